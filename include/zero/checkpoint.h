@@ -1,0 +1,98 @@
+#pragma once
+// Sharded checkpoints: one safetensors file per rank and one index that maps every global tensor to its pieces.
+// Bytes only: no tensors library, no ranks. docs/formats.md describes the files.
+//
+// A checkpoint directory is published by its last step, a rename; a reader never sees half of one:
+//   DIR/step-00000100.tmp-XXXX/  ->  DIR/step-00000100/{rank-00000.safetensors, ..., index.json}
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zero/dtype.h"
+
+namespace zero {
+
+/// A contiguous range of a flattened global tensor that one rank holds.
+struct TensorPiece {
+  std::string name;            // global name, e.g. "model/h.0.ln_1.weight", "optimizer/exp_avg/h.0.ln_1.weight"
+  Dtype dtype = Dtype::f32;
+  std::vector<int64_t> shape;  // of the whole tensor
+  int64_t begin = 0;           // first element of the piece in the flattened tensor
+  int64_t numel = 0;           // elements in the piece
+  const void* data = nullptr;  // numel * itemsize bytes
+};
+
+/// Where one piece lies on disk.
+struct StoredPiece {
+  std::string file;       // relative to the checkpoint directory
+  int64_t begin = 0, numel = 0;
+  int64_t offset_bytes = 0;  // from the start of the file
+  uint64_t checksum = 0;     // XXH3 64 of the piece's bytes
+};
+struct StoredTensor {
+  Dtype dtype = Dtype::f32;
+  std::vector<int64_t> shape;
+  std::vector<StoredPiece> pieces;  // ascending, disjoint, covering the tensor
+};
+
+/// What one rank wrote; rank 0 collects these to make the index.
+struct ShardManifest {
+  std::string file;
+  int64_t file_bytes = 0;
+  std::map<std::string, StoredTensor> tensors;  // only this rank's pieces
+};
+/// As JSON text, to be sent to rank 0 and read back there. from_text throws Corrupt.
+std::string to_text(const ShardManifest& manifest);
+ShardManifest manifest_from_text(std::string_view text);
+
+/// Steps of a save. On several ranks: rank 0 begins; barrier; every rank writes; rank 0 collects the manifests and publishes.
+class CheckpointWriter {
+ public:
+  /// Makes the temporary directory (rank 0) or names it (others; same arguments). Throws Io.
+  static std::filesystem::path begin(const std::filesystem::path& directory, int64_t step);
+  /// Writes `rank-RRRRR.safetensors` with fsync; the file is a valid safetensors file whose tensors are 1-D pieces named
+  /// "NAME@BEGIN". Checks free space first. Throws Io naming the file and the cause.
+  static ShardManifest write_shard(const std::filesystem::path& temporary, int rank, std::span<const TensorPiece> pieces);
+  /// Checks that the pieces cover every tensor exactly once (Internal otherwise), writes index.json with `metadata` (a JSON object
+  /// as text), fsyncs, renames to DIRECTORY/step-NNNNNNNN, fsyncs the directory. An existing checkpoint of that step is
+  /// replaced only after the new one is complete. Then removes all but the newest `keep_last` (0 = all) and stale temporaries of earlier saves.
+  static std::filesystem::path publish(const std::filesystem::path& temporary, const std::filesystem::path& directory,
+                                       int64_t step, std::span<const ShardManifest> manifests,
+                                       const std::string& metadata, int keep_last);
+  /// Removes a temporary directory after a failed save. Never throws.
+  static void abandon(const std::filesystem::path& temporary) noexcept;
+};
+
+/// The newest complete checkpoint in a directory: its path, or empty.
+std::filesystem::path latest_checkpoint(const std::filesystem::path& directory);
+
+/// Reads any range of any tensor, whatever the world that wrote it. Thread safe after construction.
+class CheckpointReader {
+ public:
+  /// Opens one step's directory. Checks the index completely (sizes, bounds, overlaps, coverage, file lengths, headers) before
+  /// anything is read. Throws Io or Corrupt naming file and tensor.
+  explicit CheckpointReader(std::filesystem::path checkpoint);
+  ~CheckpointReader();
+  CheckpointReader(CheckpointReader&&) noexcept;
+
+  const std::map<std::string, StoredTensor>& tensors() const;
+  /// The JSON object given at publish(), as text.
+  const std::string& metadata() const;
+  int64_t step() const;
+  /// Copies elements [begin, begin + numel) of a tensor. Every piece that is read in full is checked against its checksum.
+  /// Throws Corrupt naming file and tensor; Usage for an unknown name or a range outside it.
+  void read(const std::string& name, int64_t begin, int64_t numel, void* out) const;
+  /// Checks every checksum of every piece. Throws Corrupt naming the first bad one.
+  void verify() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace zero

@@ -1,0 +1,28 @@
+#pragma once
+// A ZeRO stage as data. Nothing outside placements_for() asks for a stage's number.
+
+#include <string_view>
+
+namespace zero {
+
+/// Where one kind of tensor lives along the sharding axis between two micro-batches.
+enum class Placement {
+  Replicate,  // every rank holds the whole, up to date
+  Partial,    // every rank holds the whole of its own unreduced contribution
+  Shard,      // every rank holds its part
+};
+
+/// One row of the table (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 5).
+struct Placements {
+  Placement parameter;
+  Placement gradient;
+  Placement optimizer;
+  bool operator==(const Placements&) const = default;
+};
+
+/// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. Throws Config for any other number.
+Placements placements_for(int stage);
+
+std::string_view to_string(Placement placement);
+
+}  // namespace zero

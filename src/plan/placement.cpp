@@ -1,0 +1,34 @@
+#include "zero/placement.h"
+
+#include <array>
+#include <string>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+using enum Placement;
+constexpr std::array<Placements, 4> kStages{{
+    {.parameter = Replicate, .gradient = Partial, .optimizer = Replicate},
+    {.parameter = Replicate, .gradient = Partial, .optimizer = Shard},
+    {.parameter = Replicate, .gradient = Shard, .optimizer = Shard},
+    {.parameter = Shard, .gradient = Shard, .optimizer = Shard},
+}};
+}  // namespace
+
+Placements placements_for(int stage) {
+  require(stage >= 0 && stage < static_cast<int>(kStages.size()), ErrorKind::Config, "stage",
+          "expected 0, 1, 2 or 3, got " + std::to_string(stage));
+  return kStages[static_cast<size_t>(stage)];
+}
+
+std::string_view to_string(Placement placement) {
+  switch (placement) {
+    case Replicate: return "replicated";
+    case Partial: return "partial";
+    case Shard: return "sharded";
+  }
+  return "unknown";
+}
+
+}  // namespace zero
