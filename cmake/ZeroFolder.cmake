@@ -1,8 +1,9 @@
-# zero_folder(NAME [TORCH] [USES folder...] [LIBS lib...]): one folder of src/ as the static library zero_NAME.
-# zero_library(): all folders in one shared library, target zero::zero, with install rules.
+# zero_folder(NAME [TORCH] [USES folder...] [LIBS lib...]): one folder of src/ as the static library zero_NAME, which tests link.
+# zero_library(): the objects of all folders in one shared library, target zero::zero, with install rules.
 # zero_test(NAME [TORCH] USES folder...): tests/NAME_test.cpp as a GoogleTest program.
 
 set(ZERO_FOLDERS "" CACHE INTERNAL "")
+set(ZERO_FOLDER_LIBS "" CACHE INTERNAL "")
 
 function(zero_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${ZERO_WERROR}>:-Werror>)
@@ -38,29 +39,37 @@ function(zero_folder name)
     file(WRITE ${PROJECT_BINARY_DIR}/empty_${name}.cpp "")
     set(sources ${PROJECT_BINARY_DIR}/empty_${name}.cpp)
   endif()
-  add_library(zero_${name} STATIC ${sources})
+  add_library(zero_${name}_objects OBJECT ${sources})
+  target_include_directories(zero_${name}_objects PUBLIC ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(zero_${name}_objects PRIVATE ${arg_LIBS} Threads::Threads)
+  zero_compile_options(zero_${name}_objects)
+  if(arg_TORCH)
+    zero_use_torch(zero_${name}_objects)
+  endif()
+
+  add_library(zero_${name} STATIC $<TARGET_OBJECTS:zero_${name}_objects>)
+  set_target_properties(zero_${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_include_directories(zero_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   list(TRANSFORM arg_USES PREPEND zero_)
   target_link_libraries(zero_${name} PUBLIC ${arg_USES} PRIVATE ${arg_LIBS} Threads::Threads)
-  zero_compile_options(zero_${name})
   if(arg_TORCH)
-    zero_use_torch(zero_${name})
+    target_link_libraries(zero_${name} PUBLIC LibTorch::LibTorch)
   endif()
-  set(ZERO_FOLDERS ${ZERO_FOLDERS} zero_${name} CACHE INTERNAL "")
+  set(ZERO_FOLDERS ${ZERO_FOLDERS} ${name} CACHE INTERNAL "")
+  set(ZERO_FOLDER_LIBS ${ZERO_FOLDER_LIBS} ${arg_LIBS} CACHE INTERNAL "")
 endfunction()
 
 function(zero_library)
-  file(WRITE ${PROJECT_BINARY_DIR}/zero_library.cpp "")
-  add_library(zero SHARED ${PROJECT_BINARY_DIR}/zero_library.cpp)
-  add_library(zero::zero ALIAS zero)
   foreach(folder ${ZERO_FOLDERS})
-    target_link_libraries(zero PRIVATE $<BUILD_INTERFACE:$<LINK_LIBRARY:WHOLE_ARCHIVE,${folder}>>)
+    list(APPEND objects $<TARGET_OBJECTS:zero_${folder}_objects>)
   endforeach()
-  target_link_libraries(zero PUBLIC LibTorch::LibTorch)
+  add_library(zero SHARED ${objects})
+  add_library(zero::zero ALIAS zero)
+  set_target_properties(zero PROPERTIES LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  target_link_libraries(zero PUBLIC LibTorch::LibTorch PRIVATE $<BUILD_INTERFACE:${ZERO_FOLDER_LIBS}> Threads::Threads)
   target_include_directories(zero PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                          $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   zero_compile_options(zero)
-  set_target_properties(zero PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 endfunction()
 
 function(zero_test name)
