@@ -32,15 +32,22 @@ void check_range(const char* field, int64_t value, int64_t largest) {
        "expected 1 to " + std::to_string(largest) + ", got " + std::to_string(value));
 }
 
-ModuleSpec with_bias(std::string name, std::vector<int64_t> weight, int64_t bias) {
-  ModuleSpec spec{.name = name, .is_list = false, .parameters = {}, .children = {}};
+ModuleSpec module(const std::string& name, std::vector<ModuleSpec> children = {}) {
+  ModuleSpec spec;
+  spec.name = name;
+  spec.children = std::move(children);
+  return spec;
+}
+
+ModuleSpec with_bias(const std::string& name, std::vector<int64_t> weight, int64_t bias) {
+  ModuleSpec spec = module(name);
   spec.parameters.push_back({.name = name + ".weight", .shape = std::move(weight)});
   spec.parameters.push_back({.name = name + ".bias", .shape = {bias}});
   return spec;
 }
 
-ModuleSpec embedding(std::string name, int64_t rows, int64_t width) {
-  ModuleSpec spec{.name = name, .is_list = false, .parameters = {}, .children = {}};
+ModuleSpec embedding(const std::string& name, int64_t rows, int64_t width) {
+  ModuleSpec spec = module(name);
   spec.parameters.push_back({.name = name + ".weight", .shape = {rows, width}});
   return spec;
 }
@@ -50,14 +57,12 @@ ModuleSpec block(const std::string& name, int64_t width) {
   auto linear = [&](const char* child, int64_t in, int64_t out) {
     return with_bias(name + child, {in, out}, out);
   };
-  ModuleSpec attention{.name = name + ".attn", .is_list = false, .parameters = {}, .children = {}};
-  attention.children = {linear(".attn.c_attn", width, 3 * width), linear(".attn.c_proj", width, width)};
-  ModuleSpec mlp{.name = name + ".mlp", .is_list = false, .parameters = {}, .children = {}};
-  mlp.children = {linear(".mlp.c_fc", width, 4 * width), linear(".mlp.c_proj", 4 * width, width)};
-
-  ModuleSpec spec{.name = name, .is_list = false, .parameters = {}, .children = {}};
-  spec.children = {layer_norm(".ln_1"), std::move(attention), layer_norm(".ln_2"), std::move(mlp)};
-  return spec;
+  return module(name, {layer_norm(".ln_1"),
+                       module(name + ".attn", {linear(".attn.c_attn", width, 3 * width),
+                                               linear(".attn.c_proj", width, width)}),
+                       layer_norm(".ln_2"),
+                       module(name + ".mlp", {linear(".mlp.c_fc", width, 4 * width),
+                                              linear(".mlp.c_proj", 4 * width, width)})});
 }
 
 }  // namespace
@@ -100,16 +105,14 @@ Gpt2Shape gpt2_shape(std::string_view name) {
 
 ModuleSpec gpt2_spec(const Gpt2Shape& shape) {
   shape.check();
-  ModuleSpec blocks{.name = "h", .is_list = true, .parameters = {}, .children = {}};
+  ModuleSpec blocks = module("h");
+  blocks.is_list = true;
   for (int64_t i = 0; i < shape.layers; i++)
     blocks.children.push_back(block("h." + std::to_string(i), shape.width));
 
-  ModuleSpec root;
-  root.children.push_back(embedding("wte", shape.vocab_size, shape.width));
-  root.children.push_back(embedding("wpe", shape.context_length, shape.width));
-  root.children.push_back(std::move(blocks));
-  root.children.push_back(with_bias("ln_f", {shape.width}, shape.width));
-  return root;
+  return module("", {embedding("wte", shape.vocab_size, shape.width),
+                     embedding("wpe", shape.context_length, shape.width), std::move(blocks),
+                     with_bias("ln_f", {shape.width}, shape.width)});
 }
 
 }  // namespace zero
