@@ -74,7 +74,7 @@ struct LayoutOptions {
 /// - units without elements (only zero-sized parameters) stay, with padded_numel 0.
 /// `dtype_of_floats`, if not null, replaces the dtype of every floating-point parameter first (the compute dtype).
 /// Throws Config for shard_ranks < 1, alignment < 1, group_numel < 1, duplicate names, negative or overflowing shapes
-/// (named), tied parameters that disagree in shape or dtype (both named).
+/// (named), trainable integers, tied parameters that disagree in shape or dtype (both named).
 std::vector<UnitLayout> make_layout(const ModuleSpec& root, const LayoutOptions& options,
                                     const Dtype* dtype_of_floats = nullptr);
 

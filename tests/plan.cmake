@@ -1,0 +1,1 @@
+zero_test(layout USES plan)
