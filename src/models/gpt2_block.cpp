@@ -1,0 +1,81 @@
+#include "models/gpt2_block.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+namespace zero {
+namespace {
+constexpr double kInitialDeviation = 0.02;
+
+torch::Tensor normal_weight(int64_t rows, int64_t columns, double deviation) {
+  return torch::empty({rows, columns}).normal_(0, deviation);
+}
+}  // namespace
+
+Gpt2EmbeddingImpl::Gpt2EmbeddingImpl(int64_t rows, int64_t width)
+    : weight(register_parameter("weight", normal_weight(rows, width, kInitialDeviation))) {}
+
+Gpt2LinearImpl::Gpt2LinearImpl(int64_t in, int64_t out, int64_t residual_layers) {
+  double deviation = kInitialDeviation;
+  if (residual_layers > 0) deviation /= std::sqrt(2.0 * static_cast<double>(residual_layers));
+  weight = register_parameter("weight", normal_weight(in, out, deviation));
+  bias = register_parameter("bias", torch::zeros({out}));
+}
+
+torch::Tensor Gpt2LinearImpl::forward(const torch::Tensor& x) {
+  const int64_t batch = x.size(0), sequence = x.size(1);
+  return torch::addmm(bias, x.reshape({batch * sequence, x.size(2)}), weight).view({batch, sequence, -1});
+}
+
+Gpt2AttentionImpl::Gpt2AttentionImpl(const Gpt2Shape& shape)
+    : heads_(shape.heads), head_width_(shape.head_width()), dropout_(shape.dropout) {
+  c_attn_ = register_module("c_attn", Gpt2Linear(shape.width, 3 * shape.width));
+  c_proj_ = register_module("c_proj", Gpt2Linear(shape.width, shape.width, shape.layers));
+}
+
+torch::Tensor Gpt2AttentionImpl::forward(const torch::Tensor& x) {
+  const int64_t batch = x.size(0), sequence = x.size(1), width = x.size(2);
+  // Split first, then view as heads: the backward of split gathers the three gradients in one copy.
+  auto qkv = c_attn_->forward(x).split(width, /*dim=*/-1);
+  auto as_heads = [&](const torch::Tensor& t) {  // -> [batch, heads, sequence, head_width], a view
+    return t.view({batch, sequence, heads_, head_width_}).transpose(1, 2);
+  };
+  const double dropout = is_training() ? dropout_ : 0.0;
+  auto y = torch::scaled_dot_product_attention(as_heads(qkv[0]), as_heads(qkv[1]), as_heads(qkv[2]),
+                                               /*attn_mask=*/{}, dropout, /*is_causal=*/true);
+  y = c_proj_->forward(y.transpose(1, 2).reshape({batch, sequence, width}));
+  return torch::dropout(y, dropout_, is_training());
+}
+
+Gpt2MlpImpl::Gpt2MlpImpl(const Gpt2Shape& shape) {
+  c_fc_ = register_module("c_fc", Gpt2Linear(shape.width, 4 * shape.width));
+  c_proj_ = register_module("c_proj", Gpt2Linear(4 * shape.width, shape.width, shape.layers));
+}
+
+torch::Tensor Gpt2MlpImpl::forward(const torch::Tensor& x) {
+  return c_proj_->forward(torch::gelu(c_fc_->forward(x), "tanh"));
+}
+
+Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Shape& shape) : dropout_(shape.dropout) {
+  ln_1_ = register_module("ln_1", gpt2_layer_norm(shape));
+  attn_ = register_module("attn", Gpt2Attention(shape));
+  ln_2_ = register_module("ln_2", gpt2_layer_norm(shape));
+  mlp_ = register_module("mlp", Gpt2Mlp(shape));
+}
+
+torch::Tensor Gpt2BlockImpl::forward(torch::Tensor x) {
+  x = x + attn_->forward(ln_1_->forward(x));
+  return x + torch::dropout(mlp_->forward(ln_2_->forward(x)), dropout_, is_training());
+}
+
+torch::nn::LayerNorm gpt2_layer_norm(const Gpt2Shape& shape) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width}).eps(shape.layer_norm_epsilon));
+}
+
+}  // namespace zero
