@@ -27,6 +27,12 @@ function(zero_use_torch target)
     target_precompile_headers(zero_pch PRIVATE <torch/torch.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM zero_pch)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    # A program would be compiled with -fPIE, which the header was not.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
 endfunction()
 
 function(zero_folder name)

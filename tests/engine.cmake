@@ -1,0 +1,1 @@
+zero_test(lazy TORCH USES engine)

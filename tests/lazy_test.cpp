@@ -1,0 +1,136 @@
+// lazily(): shapes without memory, and the bits of eager construction.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "zero/error.h"
+#include "zero/lazy.h"
+
+namespace {
+using torch::Tensor;
+namespace nn = torch::nn;
+
+nn::Sequential zoo() {
+  return nn::Sequential(nn::Embedding(nn::EmbeddingOptions(100, 64).padding_idx(3)), nn::Linear(64, 256),
+                        nn::LayerNorm(nn::LayerNormOptions({256})), nn::Conv1d(256, 8, 3), nn::BatchNorm1d(8),
+                        nn::LSTM(nn::LSTMOptions(8, 16).num_layers(2).bidirectional(true)), nn::Bilinear(3, 4, 5),
+                        nn::PReLU(), nn::GroupNorm(2, 8), nn::GRU(4, 4), nn::ConvTranspose2d(3, 5, 2));
+}
+
+void expect_same(nn::Module& eager, nn::Module& lazy) {
+  auto a = eager.named_parameters(), b = lazy.named_parameters();
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& item : a) EXPECT_TRUE(torch::equal(item.value(), b[item.key()])) << item.key();
+  auto c = eager.named_buffers(), d = lazy.named_buffers();
+  for (const auto& item : c) EXPECT_TRUE(torch::equal(item.value(), d[item.key()])) << item.key();
+}
+
+TEST(Lazy, EqualsEagerBitForBit) {
+  torch::manual_seed(3);
+  auto eager = zoo();
+  Tensor after_eager = torch::randn({4});
+  torch::manual_seed(3);
+  auto lazy = zero::lazily([] { return zoo(); });
+  for (const auto& p : lazy->parameters()) {
+    EXPECT_TRUE(zero::is_lazy(p));
+    EXPECT_TRUE(p.is_cpu());
+    EXPECT_TRUE(p.requires_grad());
+  }
+  zero::materialize(*lazy);
+  for (const auto& p : lazy->parameters()) EXPECT_FALSE(zero::is_lazy(p));
+  expect_same(*eager, *lazy);
+  EXPECT_TRUE(torch::equal(after_eager, torch::randn({4}))) << "the generator is where eager construction leaves it";
+}
+
+TEST(Lazy, ReadingBeforeMaterialisationSaysWhat) {
+  auto lazy = zero::lazily([] { return nn::Linear(3, 3); });
+  try {
+    (void)(lazy->weight + 1);
+    FAIL() << "no error";
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("zero::lazily()"), std::string::npos) << error.what();
+  }
+}
+
+struct Scaled : nn::Module {
+  nn::Linear first{nullptr}, second{nullptr};
+  Tensor table;
+  Scaled() {
+    first = register_module("first", nn::Linear(16, 16));
+    second = register_module("second", nn::Linear(16, 16));
+    table = register_buffer("table", torch::arange(8).to(torch::kFloat).mul(2).add_(torch::ones({8})));
+    torch::NoGradGuard guard;
+    for (auto& p : parameters()) p.normal_(0, 0.02);
+    first->weight.mul_(0.5);                       // reads what it writes
+    first->weight[2].fill_(7);                     // through a view
+    second->weight.copy_(first->weight.t());       // from another parameter
+    nn::init::orthogonal_(first->weight);          // functional operators on the way
+    nn::init::sparse_(second->weight, 0.3);
+    auto rates = torch::linspace(0, 1, 5);
+    if (rates[4].item<float>() > 0.5) second->bias.add_(rates[2].item<float>());  // deterministic values may be read
+  }
+};
+
+TEST(Lazy, InitialisersThatReadViewsAndOtherParameters) {
+  torch::manual_seed(11);
+  Scaled eager;
+  torch::manual_seed(11);
+  auto lazy = zero::lazily([] { return std::make_shared<Scaled>(); });
+  zero::materialize(*lazy);
+  expect_same(eager, *lazy);
+}
+
+TEST(Lazy, ReplayHandsOverInOrderAndFreesAtOnce) {
+  torch::manual_seed(5);
+  auto eager = zoo();
+  torch::manual_seed(5);
+  auto lazy = zero::lazily([] { return zoo(); });
+  auto parameters = lazy->parameters();
+  auto expected = eager->parameters();
+  std::vector<int> seen(parameters.size());
+  zero::replay(parameters, [&](size_t i, const Tensor& value) {
+    seen[i]++;
+    EXPECT_TRUE(torch::equal(value, expected[i])) << i;
+  });
+  for (int count : seen) EXPECT_EQ(count, 1);
+  EXPECT_TRUE(zero::is_lazy(parameters[0])) << "replay leaves the module as it is";
+}
+
+TEST(Lazy, GeneratorStaysWhereLaterDrawsLeftIt) {
+  torch::manual_seed(5);
+  auto lazy = zero::lazily([] { return nn::Linear(4, 4); });
+  auto drawn = torch::randn({3});
+  auto state = at::detail::getDefaultCPUGenerator().get_state();
+  zero::materialize(*lazy);
+  EXPECT_TRUE(torch::equal(state, at::detail::getDefaultCPUGenerator().get_state()));
+}
+
+TEST(Lazy, RefusesWhatItCannotKeepExact) {
+  auto kind = [](auto fn) {
+    try {
+      zero::lazily(fn);
+    } catch (const zero::Error& error) {
+      return error.kind();
+    }
+    return zero::ErrorKind::Internal;
+  };
+  EXPECT_EQ(kind([] { return torch::randn({1}).item<float>(); }), zero::ErrorKind::Unsupported);
+  auto real = torch::ones({3});
+  EXPECT_EQ(kind([&] { return real.normal_(); }), zero::ErrorKind::Unsupported);
+}
+
+TEST(Lazy, NestedScopesShareOneOrder) {
+  torch::manual_seed(2);
+  auto a = nn::Linear(3, 3), b = nn::Linear(3, 3);
+  torch::manual_seed(2);
+  nn::Linear c{nullptr}, d{nullptr};
+  zero::lazily([&] {
+    c = zero::lazily([] { return nn::Linear(3, 3); });
+    d = nn::Linear(3, 3);
+    return 0;
+  });
+  std::vector<Tensor> tensors{d->weight, c->weight};
+  zero::replay(tensors, [&](size_t i, const Tensor& value) {
+    EXPECT_TRUE(torch::equal(value, i == 0 ? b->weight : a->weight));
+  });
+}
+}  // namespace
