@@ -1,1 +1,2 @@
 zero_test(layout USES plan)
+zero_test(plan USES plan)

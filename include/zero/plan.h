@@ -2,8 +2,8 @@
 // The plan: which parameter is where in which unit, what each rank holds, and what travels in a step.
 // Pure arithmetic on shapes: no tensors, no ranks. The engine runs exactly what a plan says.
 //
-// Words: a *unit* is a group of parameters gathered together; its *slab* is the storage of its full parameters;
-// a *shard* is the equal part of the slab that one rank of the sharding group owns.
+// Words: a *unit* is a group of parameters gathered together; its *slab* is the storage of its full
+// parameters; a *shard* is the equal part of the slab that one rank of the sharding group owns.
 
 #include <cstdint>
 #include <limits>
@@ -15,7 +15,8 @@
 
 namespace zero {
 
-/// One parameter of a module tree. Parameters with the same non-negative `identity` are tied: one tensor, many names.
+/// One parameter of a module tree. Parameters with the same non-negative `identity` are tied: one tensor,
+/// many names.
 struct ParameterSpec {
   std::string name;            // full dotted name from the root, e.g. "h.0.attn.c_attn.weight"
   std::vector<int64_t> shape;  // may hold zeros
@@ -28,8 +29,8 @@ struct ParameterSpec {
 
 /// A module tree reduced to what the plan needs. Children and parameters stand in registration order.
 struct ModuleSpec {
-  std::string name;      // full dotted name; "" for the root
-  bool is_list = false;  // ModuleList or Sequential: every child is a unit of its own
+  std::string name;                       // full dotted name; "" for the root
+  bool is_list = false;                   // ModuleList or Sequential: every child is a unit of its own
   std::vector<ParameterSpec> parameters;  // own parameters only
   std::vector<ModuleSpec> children;
 };
@@ -46,8 +47,8 @@ struct UnitParameter {
 
 /// One unit: parameters of one dtype, all trainable or all frozen, in one slab of shard_ranks equal shards.
 /// Worked example, alignment 4, two ranks, parameters of 6 and 3 elements:
-///   slab      [ a a a a | a a . . | b b b . | . . . . ]   numel 6+3, used 11, padded 16 (2 ranks x alignment 4 x 2)
-///   rank 0      ^shard 0 = [0, 8)   rank 1  ^shard 1 = [8, 16)
+///   slab    [ a a a a | a a . . | b b b . | . . . . ]   numel 6 + 3, padded 16
+///   shards  [     rank 0: 0..8  |    rank 1: 8..16  ]   shard_numel 8
 struct UnitLayout {
   std::string name;  // module name, e.g. "h.0"; with "#bf16" or "#frozen" appended where a module was split
   Dtype dtype = Dtype::f32;
@@ -60,21 +61,22 @@ struct UnitLayout {
 };
 
 struct LayoutOptions {
-  int shard_ranks = 1;                    // ranks that share a slab; >= 1
-  int64_t alignment_numel = 32;           // every parameter and every shard starts at a multiple of it (64 bytes in bf16)
+  int shard_ranks = 1;           // ranks that share a slab; >= 1
+  int64_t alignment_numel = 32;  // every parameter and shard starts at a multiple of it (64 bytes in bf16)
   int64_t group_numel = 4 * 1024 * 1024;  // parameters outside lists are grouped into units up to this size
 };
 
 /// Splits a module tree into units, in module order, first touched first:
 /// - each element of an outermost ModuleList/Sequential is a unit (nested lists belong to their element);
-/// - parameters outside lists are grouped in order up to group_numel (a larger parameter is a unit alone), never
-///   across a list; such a unit is named after the longest common module path ("" becomes "root"), made unique;
+/// - parameters outside lists are grouped in order up to group_numel (a larger one is a unit alone), never
+///   across a list; such a unit is named after the longest common module path, made unique ("": "root");
 /// - a unit holds one dtype and one trainability: a module with several becomes several units;
 /// - tied parameters stand where their first name stands; trainable if any of the names says so;
 /// - units without elements (only zero-sized parameters) stay, with padded_numel 0.
-/// `dtype_of_floats`, if not null, replaces the dtype of every floating-point parameter first (the compute dtype).
-/// Throws Config for shard_ranks < 1, alignment < 1, group_numel < 1, duplicate names, negative or overflowing shapes
-/// (named), trainable integers, tied parameters that disagree in shape or dtype (both named).
+/// `dtype_of_floats`, if not null, replaces the dtype of every floating-point parameter first (the compute
+/// dtype). Throws Config for shard_ranks < 1, alignment < 1, group_numel < 1, duplicate names, negative or
+/// overflowing shapes (named), trainable integers, tied parameters that disagree in shape or dtype (both
+/// named).
 std::vector<UnitLayout> make_layout(const ModuleSpec& root, const LayoutOptions& options,
                                     const Dtype* dtype_of_floats = nullptr);
 
@@ -88,49 +90,72 @@ struct StateBytes {
 struct PlanOptions {
   int stage = 0;
   int ranks = 1;              // data-parallel ranks
-  int shard_group_ranks = 0;  // hybrid: ranks that share a shard; 0 = all; must divide `ranks`
+  int shard_group_ranks = 0;  // hybrid: ranks that share a shard; 0: all; must divide `ranks`; not stage 0
   int accumulation_steps = 1;
-  StateBytes state;
-  int64_t communication_bytes = 4;                                   // bytes per gradient element on the wire
-  int64_t budget_bytes = -1;                                         // resident slabs; -1: what the stage implies
-  int64_t prefetch_bytes = std::numeric_limits<int64_t>::max();      // at most this much is fetched ahead
+  StateBytes state = {};
+  int64_t communication_bytes = 4;  // bytes per gradient element on the wire
+  int64_t budget_bytes = -1;        // resident slabs where parameters are sharded; -1: two largest
+  int64_t prefetch_bytes = std::numeric_limits<int64_t>::max();  // at most this much is fetched ahead
   int64_t reduce_bucket_numel = 16 * 1024 * 1024;
 };
 
-/// Bytes one rank holds at its peak, by purpose, and elements that travel in a step.
+/// Gradient buckets that may be between packing and adding at a time.
+inline constexpr int64_t kBucketsInFlight = 2;
+
+/// A unit's gradient is reduced in buckets: the same piece of each rank's shard, this many elements a rank
+/// (the last piece may be smaller), so that shard_ranks pieces are at most reduce_bucket_numel, or one
+/// element a rank.
+int64_t bucket_piece_numel(const UnitLayout& unit, int shard_ranks, int64_t reduce_bucket_numel);
+
+/// Bytes one rank holds at its peak, by purpose, and elements that travel in a step. Sums over units;
+/// "trainable" ones for everything but the parameters. docs/memory_model.md has the formulas beside each
+/// other.
 struct RankPlan {
   int stage = 0;
   int64_t parameter_bytes = 0;  // persistent: full slabs (stages 0-2) or this rank's shard (stage 3)
-  int64_t gradient_bytes = 0;   // accumulated between micro-batches
-  int64_t master_bytes = 0;
-  int64_t optimizer_bytes = 0;
-  int64_t gather_window_bytes = 0;  // stage 3: resident slabs at the peak, never exceeded by the engine
-  int64_t bucket_bytes = 0;         // staging of the gradient buckets in flight
+  // Accumulated between micro-batches: padded_numel * gradient_bytes where gradients are partial and there
+  // are several micro-batches (stages 0, 1), otherwise shard_numel * gradient_bytes.
+  int64_t gradient_bytes = 0;
+  int64_t master_bytes = 0;     // shard_numel * master_bytes; 0 for fp32 units, whose own shard is the master
+  int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes
+  // Stage 3: slabs resident at the peak, min(max(budget, largest slab), all slabs). One operator that needs
+  // several units at once holds those together even where they exceed it.
+  int64_t gather_window_bytes = 0;
+  // Staging of the gradient buckets in flight: kBucketsInFlight * (sent + received) * shard_ranks * largest
+  // bucket_piece_numel * communication_bytes. 0 for one rank.
+  int64_t bucket_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
   int64_t total_bytes() const { return state_bytes() + gather_window_bytes + bucket_bytes; }
 
-  // Elements per optimizer step as the ZeRO paper counts them (section 7): an all-gather or reduce-scatter of n
-  // elements counts n, an all-reduce 2n. Padding is included here and named apart.
+  // Elements per optimizer step as the ZeRO paper counts them (section 7): an all-gather or reduce-scatter of
+  // n elements counts n, an all-reduce 2n. Padding is included here and named apart.
   int64_t all_gather_elements = 0;
   int64_t reduce_scatter_elements = 0;
   int64_t all_reduce_elements = 0;  // counted twice its size; stage 0 and hybrid replicas
-  int64_t padding_elements = 0;     // how much of the sum above is padding
-  int64_t traffic_elements() const { return all_gather_elements + reduce_scatter_elements + all_reduce_elements; }
+  int64_t padding_elements = 0;     // padding in the sum (of all-reduced shards: the mean over ranks)
+  int64_t traffic_elements() const {
+    return all_gather_elements + reduce_scatter_elements + all_reduce_elements;
+  }
 };
 
 struct Plan {
   PlanOptions options;
   Placements placements;
-  int shard_ranks = 1;      // ranks that share a slab (1 where the optimizer is replicated)
-  int replica_ranks = 1;    // ranks / shard_ranks
-  std::vector<UnitLayout> units;
-  int64_t budget_bytes = 0;  // resolved: the whole model (parameters replicated), or two largest units by default
-  RankPlan rank;             // the same for every rank: shards are equal
+  int shard_ranks = 1;    // ranks that share a slab (1 where the optimizer is replicated)
+  int replica_ranks = 1;  // ranks / shard_ranks
+  std::vector<UnitLayout> units = {};
+  int64_t budget_bytes = 0;  // resolved: the whole model where parameters are replicated
+  RankPlan rank = {};        // the same for every rank: shards are equal
 };
 
-/// Lays out the units for the options' stage and fills in every figure. Traffic is found by playing the residency
-/// policy (residency_policy.h) over the order "each unit once forward, then once backward in reverse".
-/// Throws Config for a stage outside 0..3, ranks < 1, a shard group that does not divide the ranks, accumulation < 1.
+/// Lays out the units for the options' stage (layout.shard_ranks is not used) and fills in every figure. The
+/// traffic is that of a step in the steady state:
+/// - trainable units are reduce-scattered per micro-batch where gradients are sharded, else once per step;
+///   with replicas their shards are all-reduced once per step;
+/// - replicated parameters: trainable units are gathered once after the step. Sharded ones: as often as the
+///   residency policy fetches them when it plays "each unit once forward, then once backward in reverse".
+/// Throws Config for a stage outside 0..3, ranks < 1, a shard group that does not divide the ranks,
+/// accumulation < 1, and byte sizes, budgets and buckets that make no sense.
 Plan make_plan(const ModuleSpec& root, const PlanOptions& options, const LayoutOptions& layout = {},
                const Dtype* dtype_of_floats = nullptr);
 
