@@ -1,0 +1,184 @@
+#pragma once
+// The sections of the configuration as plain structs. A field's comment names its unit and, where the JSON
+// spelling differs, its key. docs/configuration.md lists every key; the tables in src/config/ bind them.
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zero/dtype.h"
+
+namespace zero {
+
+/// A byte count that means "everything" ("all" in JSON).
+inline constexpr int64_t kAllBytes = std::numeric_limits<int64_t>::max();
+
+/// `zero_optimization`. Sizes are elements, as in DeepSpeed.
+struct ZeroConfig {
+  int stage = 0;                               // 0 data parallel, 1 optimizer, 2 + gradients, 3 + parameters
+  std::optional<bool> overlap_comm;            // reduce during backward; none: resolve() sets stage == 3
+  int64_t reduce_bucket_numel = 16777216;      // elements a gradient reduction (reduce_bucket_size)
+  int64_t allgather_bucket_numel = 500000000;  // elements an all-gather (allgather_bucket_size)
+  std::optional<int64_t> prefetch_numel;       // elements fetched ahead (stage3_prefetch_bucket_size)
+  std::optional<int64_t> max_live_numel;       // elements resident at most (stage3_max_live_parameters)
+  bool operator==(const ZeroConfig&) const = default;
+};
+
+/// `residency`: which full parameters stay in memory where parameters are sharded.
+struct ResidencyConfig {
+  int64_t budget_bytes = -1;    // resident slabs; -1: what the stage implies; kAllBytes: keep everything
+  int64_t prefetch_bytes = -1;  // fetched ahead at most; -1: as much as the budget allows; 0: on demand only
+  int64_t group_numel = 4194304;  // elements; parameters outside lists are grouped into units up to this size
+  bool operator==(const ResidencyConfig&) const = default;
+};
+
+/// `data_types`, `bf16.enabled`, `communication_data_type`: what is kept and sent in which type.
+struct PrecisionConfig {
+  bool bf16 = false;                  // bf16.enabled: bf16 parameters with an fp32 master copy
+  std::optional<Dtype> param_dtype;   // none: resolve() sets it from bf16; otherwise it must agree with it
+  std::optional<Dtype> buffer_dtype;  // floating-point buffers; none: as the module made them
+  std::optional<Dtype> grad_accum_dtype;     // accumulated gradients; none: resolve() sets fp32
+  std::optional<Dtype> communication_dtype;  // gradients on the wire; none: resolve() sets fp32
+  bool operator==(const PrecisionConfig&) const = default;
+};
+
+/// `optimizer`: DeepSpeed's types and parameters; SGD as torch.optim.SGD.
+struct OptimizerConfig {
+  enum class Type { Adam, AdamW, Sgd, Lion };
+  Type type = Type::AdamW;                  // "Adam" means AdamW unless adam_w_mode is false
+  double lr = 1e-3;                         // all types
+  std::array<double, 2> betas{0.9, 0.999};  // Adam, AdamW, Lion
+  double eps = 1e-8;                        // Adam, AdamW
+  double weight_decay = 0;                  // all types
+  bool bias_correction = true;              // Adam, AdamW
+  bool adam_w_mode = true;                  // Adam, AdamW: decoupled weight decay
+  bool amsgrad = false;                     // Adam, AdamW
+  double momentum = 0;                      // SGD
+  double dampening = 0;                     // SGD
+  bool nesterov = false;                    // SGD; needs momentum > 0 and dampening 0
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+/// `scheduler`: parameters only; fields that the type does not use keep their defaults.
+struct SchedulerConfig {
+  enum class Type {
+    Constant,
+    Linear,
+    Cosine,
+    WarmupLr,
+    WarmupDecayLr,
+    WarmupCosineLr,
+    OneCycle,
+    LrRangeTest
+  };
+  enum class Warmup { Log, Linear };
+  Type type = Type::Constant;
+  // Constant, Linear, Cosine: linear warm-up from 0, then constant or decay to min_lr_ratio * lr.
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;  // Linear, Cosine: step at which the decay ends; 0: resolve() sets run.steps
+  double min_lr_ratio = 0;  // Linear, Cosine: 0..1
+  // WarmupLR, WarmupDecayLR, WarmupCosineLR (DeepSpeed).
+  int64_t warmup_num_steps = 1000;  // under 2 counts as 2, as there
+  int64_t total_num_steps = 0;      // WarmupDecayLR, WarmupCosineLR; 0: resolve() sets run.steps
+  Warmup warmup_type = Warmup::Log;
+  double warmup_min_lr = 0;  // WarmupLR, WarmupDecayLR
+  std::optional<double>
+      warmup_max_lr;            // WarmupLR: none = the group's lr; WarmupDecayLR: resolve() sets 0.001
+  double warmup_min_ratio = 0;  // WarmupCosineLR, share of lr
+  double cos_min_ratio = 1e-4;  // WarmupCosineLR, share of lr
+  // OneCycle (DeepSpeed); step sizes are steps.
+  double cycle_min_lr = 0;
+  double cycle_max_lr = 0;  // must be given
+  double decay_lr_rate = 0;
+  int64_t cycle_first_step_size = 2000;
+  std::optional<int64_t> cycle_second_step_size;  // none: the same as the first
+  int64_t cycle_first_stair_count = 0;
+  std::optional<int64_t> cycle_second_stair_count;  // none: the same as the first
+  int64_t decay_step_size = 0;
+  bool cycle_momentum = true;
+  double cycle_min_mom = 0.8;
+  double cycle_max_mom = 0.9;
+  double decay_mom_rate = 0;
+  // LRRangeTest (DeepSpeed).
+  double lr_range_test_min_lr = 1e-3;
+  int64_t lr_range_test_step_size = 2000;
+  double lr_range_test_step_rate = 1;
+  bool lr_range_test_staircase = false;
+  bool operator==(const SchedulerConfig&) const = default;
+};
+
+/// One entry of `parameter_groups`: the first whose pattern matches a parameter's name applies (see
+/// name_matches).
+struct ParameterGroupConfig {
+  std::string pattern;                 // glob over full parameter names
+  std::optional<double> lr;            // instead of optimizer.params.lr; not together with lr_scale
+  double lr_scale = 1;                 // times optimizer.params.lr
+  std::optional<double> weight_decay;  // instead of optimizer.params.weight_decay
+  bool operator==(const ParameterGroupConfig&) const = default;
+};
+
+/// `model`. The key `size` names a preset; numbers given beside it win.
+struct ModelConfig {
+  std::string type = "gpt2";
+  int64_t vocab_size = 50257;
+  int64_t context_length = 1024;  // learned positions, tokens
+  int64_t layers = 12;
+  int64_t width = 768;
+  int64_t heads = 12;  // must divide width
+  double dropout = 0;  // 0..1
+  int64_t seed = -1;   // initialisation; -1: resolve() sets run.seed
+  bool operator==(const ModelConfig&) const = default;
+};
+
+/// `data`. Paths are relative to the working directory.
+struct DataConfig {
+  std::string train;            // token file; "" none
+  std::string eval;             // token file; "" none
+  std::string tokenizer;        // directory; "" none
+  int64_t sequence_length = 0;  // tokens a sample, at most model.context_length; 0: resolve() sets that
+  int64_t seed = -1;            // order of the samples; -1: resolve() sets run.seed
+  bool shuffle = true;
+  bool operator==(const DataConfig&) const = default;
+};
+
+/// `parallel`.
+struct ParallelConfig {
+  enum class Backend { Auto, Gloo, Nccl };
+  int ranks = 0;              // 0: any; otherwise a check against the number of ranks that come
+  int shard_group_ranks = 0;  // hybrid: ranks that share a shard (shard_group); 0: all; must divide the ranks
+  double timeout_s = 600;     // a collective or rendezvous that takes longer is an error
+  Backend backend = Backend::Auto;
+  int threads_per_rank = 0;  // compute threads; 0: cores / local ranks
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+/// `checkpoint`.
+struct CheckpointConfig {
+  std::string directory = "checkpoints";  // relative to run.directory
+  int64_t interval_steps = 0;             // 0: none between start and end
+  int64_t keep_last = 2;                  // newest checkpoints kept; 0: all
+  bool save_at_end = true;
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+/// `logging`.
+struct LoggingConfig {
+  std::string metrics_file = "metrics.jsonl";  // relative to run.directory; "" none
+  int64_t print_interval_steps = 10;           // also steps_per_print
+  bool operator==(const LoggingConfig&) const = default;
+};
+
+/// `run`.
+struct RunConfig {
+  std::string directory = "runs/default";  // relative to the working directory
+  int64_t steps = 1000;                    // optimizer steps
+  int64_t seed = 0;                        // of everything whose own seed is not given
+  int64_t eval_interval_steps = 0;         // 0: no evaluation on the way
+  int64_t eval_batches = 16;               // micro-batches a rank in each evaluation
+  bool operator==(const RunConfig&) const = default;
+};
+
+}  // namespace zero

@@ -1,0 +1,127 @@
+// Values that follow from other values and from the number of ranks.
+
+#include "config/validate.h"
+#include "zero/config.h"
+
+namespace zero {
+
+namespace {
+
+using std::to_string;
+
+// train = micro * accumulation * ranks, or -1 where that does not fit 64 bits.
+int64_t batch_product(int64_t micro, int64_t accumulation, int64_t ranks) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(micro, accumulation, &product)) return -1;
+  if (__builtin_mul_overflow(product, ranks, &product)) return -1;
+  return product;
+}
+
+struct Batch {
+  int64_t train, micro, accumulation;
+};
+
+// DeepSpeed's inference of what is missing (0): whole divisions, checked afterwards.
+Batch infer_batch(Batch given, int64_t ranks) {
+  auto [train, micro, accumulation] = given;
+  if (train && micro && !accumulation) {
+    accumulation = train / micro / ranks;
+  } else if (train && accumulation && !micro) {
+    micro = train / ranks / accumulation;
+  } else if (train && !micro) {
+    accumulation = 1;
+    micro = train / ranks;
+  } else if (micro && !train) {
+    if (!accumulation) accumulation = 1;
+    train = batch_product(micro, accumulation, ranks);
+  }
+  return {train, micro, accumulation};
+}
+
+std::string batch_place(const Config& c) {
+  for (const char* key :
+       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
+    if (c.origin.places.contains(key)) return c.place(key);
+  }
+  return c.place("");
+}
+
+void resolve_batch(Config& c, int ranks) {
+  const Batch given{c.train_batch_size, c.train_micro_batch_size, c.gradient_accumulation_steps};
+  require(given.train > 0 || given.micro > 0, ErrorKind::Config, batch_place(c),
+          "train_batch_size: expected train_batch_size or train_micro_batch_size_per_gpu, got neither");
+  const Batch batch = infer_batch(given, ranks);
+  const int64_t product = batch_product(batch.micro, batch.accumulation, ranks);
+  const bool fits = batch.micro > 0 && batch.accumulation > 0 && batch.train > 0 && batch.train == product;
+  const auto shown = [](int64_t value, int64_t as_given) {
+    return to_string(value) + (as_given > 0 ? "" : " (inferred)");
+  };
+  require(
+      fits, ErrorKind::Config, batch_place(c),
+      "train_batch_size: expected train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks, got "
+      "train_batch_size " +
+          shown(batch.train, given.train) + " but " + shown(batch.micro, given.micro) + " x " +
+          shown(batch.accumulation, given.accumulation) + " x " + to_string(ranks) + " = " +
+          to_string(product),
+      "change one of the three or the number of ranks");
+  c.train_batch_size = batch.train;
+  c.train_micro_batch_size = batch.micro;
+  c.gradient_accumulation_steps = batch.accumulation;
+}
+
+void check_ranks(const Config& c, int ranks) {
+  require(ranks >= 1, ErrorKind::Usage, "resolve", "expected at least 1 rank, got " + to_string(ranks));
+  require(c.parallel.ranks == 0 || c.parallel.ranks == ranks, ErrorKind::Config, c.place("parallel.ranks"),
+          "parallel.ranks: expected " + to_string(ranks) + ", the number of ranks that run, got " +
+              to_string(c.parallel.ranks),
+          "start that many ranks or remove the key");
+  const int group = c.parallel.shard_group_ranks;
+  require(group == 0 || (group <= ranks && ranks % group == 0), ErrorKind::Config,
+          c.place("parallel.shard_group"),
+          "parallel.shard_group: expected a divisor of the " + to_string(ranks) + " ranks, got " +
+              to_string(group));
+}
+
+// The smaller of two limits, where -1 or nothing means none. `numel` counts parameters.
+int64_t tighter(int64_t bytes, std::optional<int64_t> numel, Dtype dtype) {
+  if (!numel) return bytes;
+  int64_t other = 0;
+  if (__builtin_mul_overflow(*numel, itemsize(dtype), &other)) return bytes;
+  return bytes < 0 ? other : std::min(bytes, other);
+}
+
+}  // namespace
+
+namespace config {
+void derive(Config& c) {
+  PrecisionConfig& p = c.precision;
+  if (!p.param_dtype) p.param_dtype = p.bf16 ? Dtype::bf16 : Dtype::f32;
+  if (!p.grad_accum_dtype) p.grad_accum_dtype = Dtype::f32;
+  if (!p.communication_dtype) p.communication_dtype = Dtype::f32;
+  if (!c.zero.overlap_comm) c.zero.overlap_comm = c.zero.stage == 3;
+  c.residency.budget_bytes = tighter(c.residency.budget_bytes, c.zero.max_live_numel, *p.param_dtype);
+  c.residency.prefetch_bytes = tighter(c.residency.prefetch_bytes, c.zero.prefetch_numel, *p.param_dtype);
+  if (c.model.seed < 0) c.model.seed = c.run.seed;
+  if (c.data.seed < 0) c.data.seed = c.run.seed;
+  if (c.data.sequence_length == 0) c.data.sequence_length = c.model.context_length;
+  using Type = SchedulerConfig::Type;
+  SchedulerConfig& s = c.scheduler;
+  const bool own_decay = s.type == Type::Linear || s.type == Type::Cosine;
+  const bool deepspeed_decay = s.type == Type::WarmupDecayLr || s.type == Type::WarmupCosineLr;
+  if (own_decay && s.total_steps == 0) s.total_steps = c.run.steps;
+  if (deepspeed_decay && s.total_num_steps == 0) s.total_num_steps = c.run.steps;
+  if (s.type == Type::WarmupDecayLr && !s.warmup_max_lr) s.warmup_max_lr = kWarmupDecayMaxLr;
+}
+}  // namespace config
+
+Config resolve(Config config, int ranks) {
+  config::Problems problems;
+  config::validate(config, problems);
+  problems.throw_if_any();
+  check_ranks(config, ranks);
+  resolve_batch(config, ranks);
+  config::derive(config);
+  return config;
+}
+
+}  // namespace zero

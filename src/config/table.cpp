@@ -1,0 +1,147 @@
+#include "config/table.h"
+
+namespace zero::config {
+
+namespace {
+
+std::string leaf_of(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+std::string accepted_text(const std::vector<Json>& accepted) {
+  std::string text;
+  for (size_t i = 0; i < accepted.size(); i++) {
+    if (i > 0) text += i + 1 == accepted.size() ? " or " : ", ";
+    text += accepted[i].dump();
+  }
+  return text;
+}
+
+// A value of the right type asks for something this version does not do; one of another type is simply wrong.
+bool same_type(const Value& value, const Json& json) {
+  switch (value.kind) {
+    case Value::Kind::Null:
+      return true;
+    case Value::Kind::Bool:
+      return json.is_boolean();
+    case Value::Kind::Integer:
+    case Value::Kind::Real:
+      return json.is_number();
+    case Value::Kind::String:
+      return json.is_string();
+    case Value::Kind::Array:
+      return json.is_array();
+    case Value::Kind::Object:
+      return json.is_object();
+  }
+  return false;
+}
+
+void read_off(Reader& reader, const Value& value, const std::string& path,
+              const std::vector<Json>& accepted) {
+  bool right_type = false;
+  for (const Json& json : accepted) {
+    if (equals(value, json)) return;
+    right_type = right_type || json.is_null() || same_type(value, json);
+  }
+  if (right_type) return reader.unsupported(value, path, accepted_text(accepted));
+  reader.wrong_value(value, path, accepted_text(accepted), {});
+}
+
+void read_off_section(Reader& reader, const Value& value, const std::string& path,
+                      const OffSection& section) {
+  if (value.kind == Value::Kind::Null) return;
+  if (!value.is_object()) return reader.wrong_value(value, path, "an object or null", {});
+  std::vector<std::string> known = section.others;
+  known.push_back(section.switch_key);
+  const bool any = std::find(known.begin(), known.end(), "*") != known.end();
+  for (const Member& member : value.members) {
+    if (section.auto_is_default && member.value.is_string("auto")) continue;
+    if (member.key == section.switch_key) {
+      read_off(reader, member.value, join_path(path, member.key), section.accepted);
+    } else if (!any && std::find(known.begin(), known.end(), member.key) == known.end()) {
+      reader.unknown_key(member, path, known);
+    }
+  }
+}
+
+}  // namespace
+
+std::string join_path(const std::string& section, const std::string& name) {
+  return section.empty() ? name : section + "." + name;
+}
+
+void Reader::note(const Value& value, const std::string& path, const std::string& text) {
+  origin.notes.push_back(value.place.text() + ": " + path + " has no effect here: " + text);
+}
+
+void Reader::wrong_value(const Value& value, const std::string& path, const std::string& expected,
+                         const std::vector<std::string>& choices) {
+  std::string remedy;
+  if (value.kind == Value::Kind::String && !choices.empty()) {
+    remedy = did_you_mean(nearest_word(value.text, choices));
+  } else if (value.is_string("auto")) {
+    remedy = "\"auto\" is filled in by programs around DeepSpeed: write the value";
+  }
+  const std::string subject = path.empty() ? std::string() : path + ": ";
+  problems.add(ErrorKind::Config, value.place, subject + "expected " + expected + ", got " + describe(value),
+               remedy);
+}
+
+void Reader::unsupported(const Value& value, const std::string& path, const std::string& expected) {
+  problems.add(ErrorKind::Unsupported, value.place,
+               path + ": expected " + expected + ", got " + describe(value),
+               "this version does not do " + path + " = " + describe(value));
+}
+
+void Reader::unknown_key(const Member& member, const std::string& section,
+                         const std::vector<std::string>& known) {
+  std::string nearest = nearest_word(member.key, known);
+  const size_t close = std::max<size_t>(2, member.key.size() / 3);
+  if (known.empty() || edit_distance(member.key, nearest) > close) {
+    // Not a misspelling of a neighbour; perhaps the right word in the wrong section.
+    for (const ConfigKey& key : all_keys) {
+      if (equal_ignoring_case(leaf_of(key.path), member.key)) {
+        nearest = key.path;
+        break;
+      }
+    }
+  }
+  problems.add(ErrorKind::Config, member.place,
+               join_path(section, member.key) + ": expected a known key, got " + in_quotes(member.key),
+               did_you_mean(nearest));
+}
+
+Row off(std::string name, std::vector<Json> accepted, std::string doc) {
+  Row key;
+  key.name = std::move(name);
+  key.type = "only " + accepted_text(accepted);
+  key.doc = std::move(doc);
+  key.support = ConfigKey::Support::OffOnly;
+  key.read = [accepted](Reader& reader, const Value& value, const std::string& path, Config&) {
+    read_off(reader, value, path, accepted);
+  };
+  return key;
+}
+
+Row off(OffSection section) {
+  Row key;
+  key.name = section.name;
+  key.type = "only null or `" + section.switch_key + "`: " + accepted_text(section.accepted);
+  key.doc = section.doc;
+  key.support = ConfigKey::Support::OffOnly;
+  key.read = [section](Reader& reader, const Value& value, const std::string& path, Config&) {
+    read_off_section(reader, value, path, section);
+  };
+  return key;
+}
+
+Rows all_rows() {
+  Rows rows = deepspeed_batch_rows();
+  rows.push_back(zero_optimization_row());
+  rows.push_back(optimizer_row());
+  rows.push_back(scheduler_row());
+  for (Row& row : own_rows()) rows.push_back(std::move(row));
+  for (Row& row : unsupported_rows()) rows.push_back(std::move(row));
+  return rows;
+}
+
+}  // namespace zero::config

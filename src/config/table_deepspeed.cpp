@@ -1,0 +1,179 @@
+// DeepSpeed's keys that this version does: batch sizes, precision, zero_optimization.
+// Defaults and meanings: DeepSpeed's configuration at version 0.19; a default that differs says so.
+
+#include "config/table.h"
+
+// Finds one field in the configuration, as a plain function.
+#define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
+
+namespace zero::config {
+
+namespace {
+
+Row data_types_row() {
+  return section<Config>(
+      "data_types", {field("grad_accum_dtype", ZERO_AT(precision.grad_accum_dtype),
+                           nullable(training_dtype()), "type of accumulated gradients; null: fp32"),
+                     field("param_dtype", ZERO_AT(precision.param_dtype), nullable(training_dtype()),
+                           "type of parameters; null: what bf16.enabled says, and it must agree with that"),
+                     field("buffer_dtype", ZERO_AT(precision.buffer_dtype), nullable(training_dtype()),
+                           "type of floating-point buffers; null: as the model makes them")});
+}
+
+Row bf16_row() {
+  const std::vector<Json> no{false};
+  return also(section<Config>("bf16",
+                              {field("enabled", ZERO_AT(precision.bf16), boolean(),
+                                     "bf16 parameters with an fp32 master copy"),
+                               off("immediate_grad_update", no, "gradients are accumulated in fp32"),
+                               off("check_grad_overflow", {true}, "bf16 has the range of fp32"),
+                               off("bf16_master_weights_and_grads", no, "the master copy is fp32"),
+                               off("bf16_optimizer_states", no, "optimizer states are fp32")},
+                              true),
+              {"bfloat16"});
+}
+
+Rows bucket_rows() {
+  const Format<int64_t> elements = integer(1);
+  return {
+      off("contiguous_gradients", {true}, "gradients are packed into one buffer a unit"),
+      off("reduce_scatter", {true}, "sharded gradients are reduce-scattered"),
+      field("reduce_bucket_size", ZERO_AT(zero.reduce_bucket_numel), elements,
+            "elements reduced at once (DeepSpeed: 5e8)"),
+      off("allgather_partitions", {true}, "parameters are all-gathered"),
+      field("allgather_bucket_size", ZERO_AT(zero.allgather_bucket_numel), elements,
+            "elements gathered at once"),
+      field("overlap_comm", ZERO_AT(zero.overlap_comm), nullable(boolean()),
+            "reduce gradients and gather parameters while computing; null: true at stage 3"),
+      also(field("stage3_prefetch_bucket_size", ZERO_AT(zero.prefetch_numel), nullable(integer(0)),
+                 "elements fetched ahead; null: residency.prefetch alone decides (DeepSpeed: 5e7)"),
+           {"prefetch_bucket_size"}),
+      also(field("stage3_max_live_parameters", ZERO_AT(zero.max_live_numel), nullable(integer(0)),
+                 "elements resident at most; null: residency.budget alone decides (DeepSpeed: 1e9)"),
+           {"max_live_parameters"}),
+  };
+}
+
+Rows zero_hint_rows() {
+  const Format<int64_t> elements = integer(0);
+  return {
+      hint<int64_t>("sub_group_size", integer(1), 1000000000, "the optimizer steps unit by unit"),
+      also(hint<int64_t>("stage3_max_reuse_distance", elements, 1000000000,
+                         "the unit whose next use is farthest away is released first"),
+           {"max_reuse_distance"}),
+      also(hint<int64_t>("stage3_param_persistence_threshold", elements, 100000, "every unit is sharded"),
+           {"param_persistence_threshold"}),
+      also(hint<int64_t>("stage3_model_persistence_threshold", integer(0, INT64_MAX), INT64_MAX,
+                         "every unit is sharded"),
+           {"model_persistence_threshold"}),
+      also(hint<int64_t>("stage3_module_granularity_threshold", elements, 0, "units follow the module tree"),
+           {"module_granularity_threshold"}),
+      also(hint("stage3_use_all_reduce_for_fetch_params", boolean(), false, "units are all-gathered"),
+           {"use_all_reduce_for_fetch_params"}),
+      also(hint("stage3_allgather_sequential", boolean(), false, "units are all-gathered whole"),
+           {"allgather_sequential"}),
+      hint("use_multi_rank_bucket_allreduce", boolean(), true, "gradients are reduce-scattered"),
+      hint("memory_efficient_linear", boolean(), true, "every module is treated alike"),
+      hint("override_module_apply", boolean(), true, "construction is lazy by zero::lazily"),
+      hint("log_trace_cache_warnings", boolean(), false, "the schedule is recorded anew without a warning"),
+      hint("enable_sanity_checks", boolean(), false, "the engine's checks are always on"),
+      hint("ignore_unused_parameters", boolean(), true, "parameters without a gradient are always allowed"),
+  };
+}
+
+Row offload_row(const std::string& name, std::vector<std::string> others) {
+  OffSection section{name, "device", {"none", nullptr}, std::move(others), "nothing is offloaded", true};
+  return off(std::move(section));
+}
+
+Rows zero_off_rows() {
+  const std::vector<Json> no{false};
+  return {
+      offload_row("offload_param", {"nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory"}),
+      offload_row("offload_optimizer",
+                  {"nvme_path", "buffer_count", "pin_memory", "pipeline_read", "pipeline_write", "pipeline",
+                   "fast_init", "ratio", "super_offload", "cpuadam_cores_perc"}),
+      off("zenflow", {nullptr}, "no ZenFlow"),
+      off("round_robin_gradients", no, "gradients are not copied to the CPU"),
+      off("elastic_checkpoint", no, "DeepSpeed's legacy checkpoints"),
+      off("load_from_fp32_weights", {true}, "checkpoints hold the fp32 master"),
+      also(off("stage3_gather_16bit_weights_on_model_save", no, "checkpoints are sharded"),
+           {"gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"}),
+      off("zero_hpz_partition_size", {1}, "no secondary shards; see mics_shard_size"),
+      off("zero_quantized_weights", no, "no quantized traffic"),
+      off("zero_quantized_nontrainable_weights", no, "no quantized traffic"),
+      off("zero_quantized_gradients", no, "no quantized traffic"),
+      off("zeropp_loco_param", {nullptr}, "no quantized traffic"),
+      off("mics_hierarchical_params_gather", no, "gathers are one level"),
+      off("pipeline_loading_checkpoint", no, ""),
+      off("save_muon_momentum_buffer_in_memory", no, "no Muon"),
+      off(OffSection{"leaf_module",
+                     "classes",
+                     {Json::array(), nullptr},
+                     {"names", "name_suffixes"},
+                     "units follow the module tree",
+                     true}),
+      off("legacy_stage1", no, ""),
+      off("cpu_offload", {false, nullptr}, "nothing is offloaded"),
+      off("cpu_offload_param", {false, nullptr}, "nothing is offloaded"),
+      off("cpu_offload_use_pin_memory", {false, nullptr}, "nothing is offloaded"),
+  };
+}
+
+Row mics_row() {
+  Format<int> format;
+  format.expected = "-1 or an integer >= 1";
+  format.parse = [](const Value& value, int& out) {
+    int ranks = 0;
+    if (!count(-1).parse(value, ranks) || ranks == 0) return false;
+    out = ranks < 0 ? 0 : ranks;
+    return true;
+  };
+  return shorthand("mics_shard_size", ZERO_AT(parallel.shard_group_ranks), format, "parallel.shard_group",
+                   "ranks that share a shard; -1: all (parallel.shard_group)");
+}
+
+}  // namespace
+
+Rows deepspeed_batch_rows() {
+  const Format<int64_t> size = null_as<int64_t>(0, integer(1, kMaxCount));
+  return {
+      field("train_batch_size", ZERO_AT(train_batch_size), size,
+            "samples an optimizer step; null: inferred. Equals the next two times the ranks"),
+      field("train_micro_batch_size_per_gpu", ZERO_AT(train_micro_batch_size), size,
+            "samples a rank and micro-batch; null: inferred"),
+      field("gradient_accumulation_steps", ZERO_AT(gradient_accumulation_steps), size,
+            "micro-batches an optimizer step; null: inferred"),
+      field("gradient_clipping", ZERO_AT(gradient_clipping), number_at_least(0), "global L2 norm; 0: off"),
+      field("prescale_gradients", ZERO_AT(prescale_gradients), boolean(),
+            "divide by the ranks before the reduction, not after it"),
+      field("gradient_predivide_factor", ZERO_AT(gradient_predivide_factor), number_above(0),
+            "divided by before the reduction, the rest of the ranks after it"),
+      off("managed_gradient_accumulation", {true}, "the engine counts micro-batches"),
+      off("gradient_allreduce_op", {"mean"}, "gradients are averaged"),
+      field("communication_data_type", ZERO_AT(precision.communication_dtype), nullable(training_dtype()),
+            "type of gradients on the wire; null: fp32"),
+      shorthand("steps_per_print", ZERO_AT(logging.print_interval_steps), integer(1),
+                "logging.print_interval_steps",
+                "steps between progress lines (logging.print_interval_steps)"),
+      data_types_row(),
+      bf16_row(),
+  };
+}
+
+Row zero_optimization_row() {
+  Rows rows{field("stage", ZERO_AT(zero.stage), count(0, 3),
+                  "0 data parallel, 1 shards optimizer states, 2 gradients too, 3 parameters too")};
+  for (Rows part : {bucket_rows(), Rows{mics_row()}, zero_hint_rows(), zero_off_rows()}) {
+    for (Row& row : part) rows.push_back(std::move(row));
+  }
+  Row row = section<Config>("zero_optimization", std::move(rows), true);
+  row.read = [read_object = row.read](Reader& reader, const Value& value, const std::string& path,
+                                      Config& config) {
+    if (value.kind != Value::Kind::Bool) return read_object(reader, value, path, config);
+    config.zero.stage = value.boolean ? 1 : 0;
+  };
+  return row;
+}
+
+}  // namespace zero::config

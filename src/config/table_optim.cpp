@@ -1,0 +1,172 @@
+// DeepSpeed's optimizer and scheduler sections, with three schedules of our own.
+
+#include "config/table.h"
+
+#define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
+
+namespace zero::config {
+
+namespace {
+
+using Optimizer = OptimizerConfig::Type;
+using Schedule = SchedulerConfig::Type;
+
+bool is_adam(const Config& c) {
+  return c.optimizer.type == Optimizer::Adam || c.optimizer.type == Optimizer::AdamW;
+}
+bool is_sgd(const Config& c) { return c.optimizer.type == Optimizer::Sgd; }
+
+// Constant, Linear, Cosine.
+bool is_own(const Config& c) {
+  const Schedule type = c.scheduler.type;
+  return type == Schedule::Constant || type == Schedule::Linear || type == Schedule::Cosine;
+}
+bool decays_to_ratio(const Config& c) { return is_own(c) && c.scheduler.type != Schedule::Constant; }
+// WarmupLR, WarmupDecayLR.
+bool warms_between(const Config& c) {
+  return c.scheduler.type == Schedule::WarmupLr || c.scheduler.type == Schedule::WarmupDecayLr;
+}
+bool is_cosine_warmup(const Config& c) { return c.scheduler.type == Schedule::WarmupCosineLr; }
+bool has_total(const Config& c) { return c.scheduler.type == Schedule::WarmupDecayLr || is_cosine_warmup(c); }
+bool warms_up(const Config& c) { return warms_between(c) || is_cosine_warmup(c); }
+bool is_one_cycle(const Config& c) { return c.scheduler.type == Schedule::OneCycle; }
+bool is_range_test(const Config& c) { return c.scheduler.type == Schedule::LrRangeTest; }
+
+Rows only(const std::string& names, bool (*applies)(const Config&), Rows rows) {
+  for (Row& row : rows) row = only_for<Config>(names, applies, std::move(row));
+  return rows;
+}
+
+void append(Rows& rows, Rows more) {
+  for (Row& row : more) rows.push_back(std::move(row));
+}
+
+Rows optimizer_params() {
+  Rows rows{field("lr", ZERO_AT(optimizer.lr), number_at_least(0), "learning rate"),
+            field("weight_decay", ZERO_AT(optimizer.weight_decay), number_at_least(0), "weight decay")};
+  append(rows, only("Adam, AdamW, Lion", +[](const Config& c) { return !is_sgd(c); },
+                    {field("betas", ZERO_AT(optimizer.betas), pair_below_one(), "decay of the moments")}));
+  append(rows,
+         only("Adam, AdamW", is_adam,
+              {field("eps", ZERO_AT(optimizer.eps), number_at_least(0), "added to the denominator"),
+               field("bias_correction", ZERO_AT(optimizer.bias_correction), boolean(),
+                     "correct the first steps"),
+               field("adam_w_mode", ZERO_AT(optimizer.adam_w_mode), boolean(),
+                     "decoupled weight decay; must be true for AdamW"),
+               field("amsgrad", ZERO_AT(optimizer.amsgrad), boolean(), "keep the largest second moment"),
+               hint("torch_adam", boolean(), false, "there is one Adam"),
+               off("fp32_optimizer_states", {true}, "optimizer states are fp32")}));
+  append(rows,
+         only("SGD", is_sgd,
+              {field("momentum", ZERO_AT(optimizer.momentum), number_below_one(), "momentum"),
+               field("dampening", ZERO_AT(optimizer.dampening), number_within(0, 1), "dampening of momentum"),
+               field("nesterov", ZERO_AT(optimizer.nesterov), boolean(),
+                     "Nesterov momentum; needs momentum > 0 and dampening 0")}));
+  return rows;
+}
+
+Rows warmup_params() {
+  using Warmup = SchedulerConfig::Warmup;
+  const Format<int64_t> steps = integer(0);
+  Rows rows;
+  append(rows, only("Constant, Linear, Cosine", is_own,
+                    {field("warmup_steps", ZERO_AT(scheduler.warmup_steps), steps,
+                           "steps of linear warm-up from 0")}));
+  append(rows, only("Linear, Cosine", decays_to_ratio,
+                    {field("total_steps", ZERO_AT(scheduler.total_steps), null_as<int64_t>(0, integer(1)),
+                           "step at which the decay ends; null: run.steps"),
+                     field("min_lr_ratio", ZERO_AT(scheduler.min_lr_ratio), number_within(0, 1),
+                           "the decay ends at this share of lr")}));
+  append(rows, only("WarmupLR, WarmupDecayLR, WarmupCosineLR", warms_up,
+                    {field("warmup_num_steps", ZERO_AT(scheduler.warmup_num_steps), steps,
+                           "steps of warm-up; under 2 counts as 2, as in DeepSpeed"),
+                     field("warmup_type", ZERO_AT(scheduler.warmup_type),
+                           choice<Warmup>({{"log", Warmup::Log}, {"linear", Warmup::Linear}}),
+                           "shape of warm-up")}));
+  append(rows,
+         only("WarmupLR, WarmupDecayLR", warms_between,
+              {field("warmup_min_lr", ZERO_AT(scheduler.warmup_min_lr), number_at_least(0), "lr at step 0"),
+               field("warmup_max_lr", ZERO_AT(scheduler.warmup_max_lr), nullable(number_at_least(0)),
+                     "lr after warm-up; null: the group's lr, for WarmupDecayLR 0.001")}));
+  append(rows,
+         only("WarmupDecayLR, WarmupCosineLR", has_total,
+              {field("total_num_steps", ZERO_AT(scheduler.total_num_steps), null_as<int64_t>(0, integer(1)),
+                     "step at which the decay ends; null: run.steps")}));
+  append(rows, only("WarmupCosineLR", is_cosine_warmup,
+                    {field("warmup_min_ratio", ZERO_AT(scheduler.warmup_min_ratio), number_within(0, 1),
+                           "share of lr at step 0"),
+                     field("cos_min_ratio", ZERO_AT(scheduler.cos_min_ratio), number_within(0, 1),
+                           "the decay ends at this share of lr")}));
+  return rows;
+}
+
+Rows cycle_params() {
+  const Format<int64_t> steps = integer(0);
+  const Format<double> rate = number_at_least(0);
+  const Format<double> momentum = number_below_one();
+  return only(
+      "OneCycle", is_one_cycle,
+      {field("cycle_min_lr", ZERO_AT(scheduler.cycle_min_lr), rate, "lr at the ends of the cycle"),
+       field("cycle_max_lr", ZERO_AT(scheduler.cycle_max_lr), rate, "lr at its middle; must be given"),
+       field("decay_lr_rate", ZERO_AT(scheduler.decay_lr_rate), rate, "decay of lr after the cycle"),
+       field("cycle_first_step_size", ZERO_AT(scheduler.cycle_first_step_size), integer(1),
+             "steps of the first half"),
+       field("cycle_second_step_size", ZERO_AT(scheduler.cycle_second_step_size), nullable(integer(1)),
+             "steps of the second half; null: as the first"),
+       field("cycle_first_stair_count", ZERO_AT(scheduler.cycle_first_stair_count), steps,
+             "stairs; 0: smooth"),
+       field("cycle_second_stair_count", ZERO_AT(scheduler.cycle_second_stair_count), nullable(steps),
+             "stairs; null: as the first"),
+       field("decay_step_size", ZERO_AT(scheduler.decay_step_size), steps, "steps of one decay; 0: no decay"),
+       field("cycle_momentum", ZERO_AT(scheduler.cycle_momentum), boolean(), "cycle momentum against lr"),
+       field("cycle_min_mom", ZERO_AT(scheduler.cycle_min_mom), momentum, "lowest momentum"),
+       field("cycle_max_mom", ZERO_AT(scheduler.cycle_max_mom), momentum, "highest momentum"),
+       field("decay_mom_rate", ZERO_AT(scheduler.decay_mom_rate), rate,
+             "decay of momentum after the cycle")});
+}
+
+Rows range_test_params() {
+  return only("LRRangeTest", is_range_test,
+              {field("lr_range_test_min_lr", ZERO_AT(scheduler.lr_range_test_min_lr), number_above(0),
+                     "lr at step 0"),
+               field("lr_range_test_step_size", ZERO_AT(scheduler.lr_range_test_step_size), integer(1),
+                     "steps of one increase"),
+               field("lr_range_test_step_rate", ZERO_AT(scheduler.lr_range_test_step_rate),
+                     number_at_least(0), "growth of one increase"),
+               field("lr_range_test_staircase", ZERO_AT(scheduler.lr_range_test_staircase), boolean(),
+                     "increase in stairs")});
+}
+
+}  // namespace
+
+Row optimizer_row() {
+  const auto types = choice<Optimizer>(
+      {{"AdamW", Optimizer::AdamW},
+       {"Adam", Optimizer::Adam},
+       {"SGD", Optimizer::Sgd},
+       {"Lion", Optimizer::Lion}},
+      {"Adagrad", "Lamb", "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
+  return section<Config>(
+      "optimizer",
+      {field("type", ZERO_AT(optimizer.type), types, "\"Adam\" means AdamW unless adam_w_mode is false"),
+       section<Config>("params", optimizer_params()), off("legacy_fusion", {false}, "")});
+}
+
+Row scheduler_row() {
+  const auto types = choice<Schedule>({{"Constant", Schedule::Constant},
+                                       {"Linear", Schedule::Linear},
+                                       {"Cosine", Schedule::Cosine},
+                                       {"WarmupLR", Schedule::WarmupLr},
+                                       {"WarmupDecayLR", Schedule::WarmupDecayLr},
+                                       {"WarmupCosineLR", Schedule::WarmupCosineLr},
+                                       {"OneCycle", Schedule::OneCycle},
+                                       {"LRRangeTest", Schedule::LrRangeTest}});
+  Rows params = warmup_params();
+  append(params, cycle_params());
+  append(params, range_test_params());
+  params.push_back(off("last_batch_iteration", {-1}, "a schedule starts at step 0; resuming sets the step"));
+  return section<Config>("scheduler", {field("type", ZERO_AT(scheduler.type), types, "the schedule of lr"),
+                                       section<Config>("params", std::move(params))});
+}
+
+}  // namespace zero::config

@@ -1,0 +1,164 @@
+// Our own sections, and those of DeepSpeed that share a name with one of them.
+
+#include "config/table.h"
+
+#define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
+#define ZERO_AT_GROUP(path) (+[](ParameterGroupConfig & group) -> auto& { return group.path; })
+
+namespace zero::config {
+
+namespace {
+
+constexpr int kMaxWidth = 1 << 24;
+
+struct ModelSize {
+  const char* name;
+  int64_t layers, width, heads;
+};
+// GPT-2's four sizes, and the 10B of DeepSpeed's Megatron tutorial.
+constexpr ModelSize kModelSizes[] = {{"gpt2", 12, 768, 12},
+                                     {"gpt2-medium", 24, 1024, 16},
+                                     {"gpt2-large", 36, 1280, 20},
+                                     {"gpt2-xl", 48, 1600, 25},
+                                     {"gpt2-10b", 50, 4096, 32}};
+
+Row model_size_row() {
+  Format<ModelConfig> format;
+  for (const ModelSize& size : kModelSizes) format.choices.push_back(size.name);
+  format.expected = or_list(format.choices);
+  format.parse = [](const Value& value, ModelConfig& model) {
+    for (const ModelSize& size : kModelSizes) {
+      if (!value.is_string(size.name)) continue;
+      model.layers = size.layers;
+      model.width = size.width;
+      model.heads = size.heads;
+      return true;
+    }
+    return false;
+  };
+  format.print = [](const ModelConfig&) { return Json(); };
+  return shorthand(
+      "size", +[](Config& c) -> ModelConfig& { return c.model; }, format, "",
+      "sets layers, width and heads; numbers given beside it win");
+}
+
+Row model_row() {
+  const Format<int64_t> seed = null_as<int64_t>(-1, integer(0));
+  return section<Config>(
+      "model",
+      {field("type", ZERO_AT(model.type), choice<std::string>({{"gpt2", "gpt2"}}), "architecture"),
+       model_size_row(),
+       field("vocab_size", ZERO_AT(model.vocab_size), integer(1, kMaxWidth), "tokens of the vocabulary"),
+       also(field("context_length", ZERO_AT(model.context_length), integer(1, kMaxWidth),
+                  "learned positions, tokens"),
+            {"n_positions"}),
+       field("layers", ZERO_AT(model.layers), integer(1, 1 << 16), "transformer blocks"),
+       field("width", ZERO_AT(model.width), integer(1, kMaxWidth), "hidden size; a multiple of heads"),
+       field("heads", ZERO_AT(model.heads), integer(1, kMaxWidth), "attention heads"),
+       field("dropout", ZERO_AT(model.dropout), number_below_one(), "of embeddings, attention and residuals"),
+       field("seed", ZERO_AT(model.seed), seed, "of the initial weights; null: run.seed")});
+}
+
+Row data_row() {
+  return section<Config>(
+      "data",
+      {field("train", ZERO_AT(data.train), text(), "token file to train on"),
+       field("eval", ZERO_AT(data.eval), text(), "token file to evaluate on"),
+       field("tokenizer", ZERO_AT(data.tokenizer), text(), "directory of the tokenizer"),
+       field("sequence_length", ZERO_AT(data.sequence_length), null_as<int64_t>(0, integer(1, kMaxWidth)),
+             "tokens of a sample; null: model.context_length"),
+       field("seed", ZERO_AT(data.seed), null_as<int64_t>(-1, integer(0)),
+             "of the order of samples; null: run.seed"),
+       field("shuffle", ZERO_AT(data.shuffle), boolean(), "false: in the order of the file")});
+}
+
+Row parallel_row() {
+  using Backend = ParallelConfig::Backend;
+  const auto backends = choice<Backend>(
+      {{"auto", Backend::Auto}, {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}}, {"mpi", "ucc"});
+  return section<Config>(
+      "parallel", {field("ranks", ZERO_AT(parallel.ranks), null_as(0, count(1)),
+                         "ranks that must come; null: any number"),
+                   field("shard_group", ZERO_AT(parallel.shard_group_ranks), null_as(0, count(1)),
+                         "hybrid: ranks that share a shard, replicated across; null: all"),
+                   field("timeout_s", ZERO_AT(parallel.timeout_s), number_above(0),
+                         "seconds until a collective is an error"),
+                   field("backend", ZERO_AT(parallel.backend), backends, "auto: nccl on CUDA, else gloo"),
+                   field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
+                         "compute threads; null: the cores divided by the local ranks")});
+}
+
+Row checkpoint_row() {
+  return section<Config>(
+      "checkpoint",
+      {field("directory", ZERO_AT(checkpoint.directory), nonempty_text(), "relative to run.directory"),
+       field("interval_steps", ZERO_AT(checkpoint.interval_steps), integer(0),
+             "0: none between start and end"),
+       field("keep_last", ZERO_AT(checkpoint.keep_last), integer(0), "newest checkpoints kept; 0: all"),
+       field("save_at_end", ZERO_AT(checkpoint.save_at_end), boolean(), "save after the last step"),
+       hint<std::string>("tag_validation",
+                         choice<std::string>({{"Warn", "Warn"}, {"Ignore", "Ignore"}, {"Fail", "Fail"}}),
+                         "Warn", "ranks always agree on a checkpoint's name"),
+       off("load_universal", {false}, "DeepSpeed's universal checkpoints"),
+       off("use_node_local_storage", {false}, "one directory for all ranks"),
+       off(OffSection{"parallel_write", "pipeline_stage", {false}, {}, "ranks always write in parallel"}),
+       off("writer", {nullptr}, "DeepSpeed's writers")});
+}
+
+Row logging_row() {
+  return section<Config>("logging", {field("metrics_file", ZERO_AT(logging.metrics_file), text(),
+                                           "a JSON line a step, relative to run.directory; \"\": none"),
+                                     field("print_interval_steps", ZERO_AT(logging.print_interval_steps),
+                                           integer(1), "steps between progress lines")});
+}
+
+Row run_row() {
+  return section<Config>(
+      "run", {field("directory", ZERO_AT(run.directory), nonempty_text(), "everything the run writes"),
+              field("steps", ZERO_AT(run.steps), integer(1), "optimizer steps"),
+              field("seed", ZERO_AT(run.seed), integer(0), "of everything without a seed of its own"),
+              field("eval_interval_steps", ZERO_AT(run.eval_interval_steps), integer(0),
+                    "0: no evaluation on the way"),
+              field("eval_batches", ZERO_AT(run.eval_batches), integer(1),
+                    "micro-batches a rank in an evaluation")});
+}
+
+Row residency_row() {
+  return section<Config>("residency",
+                         {field("budget", ZERO_AT(residency.budget_bytes), bytes(),
+                                "of full parameters resident at stage 3; null: what the plan needs"),
+                          field("prefetch", ZERO_AT(residency.prefetch_bytes), bytes(),
+                                "fetched ahead at most; 0: on demand; null: as much as the budget allows"),
+                          field("group_numel", ZERO_AT(residency.group_numel), integer(1),
+                                "elements; parameters outside lists are grouped into units up to this")});
+}
+
+Row parameter_groups_row() {
+  using Group = ParameterGroupConfig;
+  std::vector<Key<Group>> rows{
+      field("pattern", ZERO_AT_GROUP(pattern), nonempty_text(),
+            "glob over parameter names; the first match counts"),
+      field("lr", ZERO_AT_GROUP(lr), nullable(number_at_least(0)), "instead of optimizer.params.lr"),
+      field("lr_scale", ZERO_AT_GROUP(lr_scale), number_at_least(0), "times optimizer.params.lr"),
+      field("weight_decay", ZERO_AT_GROUP(weight_decay), nullable(number_at_least(0)),
+            "instead of optimizer.params.weight_decay")};
+  return list("parameter_groups", ZERO_AT(parameter_groups), std::move(rows),
+              "parameters with their own lr or decay");
+}
+
+}  // namespace
+
+Rows own_rows() {
+  return {parameter_groups_row(),
+          field("frozen", ZERO_AT(frozen), list_of_texts(),
+                "globs over the names of parameters that are not trained"),
+          residency_row(),
+          model_row(),
+          data_row(),
+          parallel_row(),
+          checkpoint_row(),
+          logging_row(),
+          run_row()};
+}
+
+}  // namespace zero::config

@@ -1,0 +1,127 @@
+// What DeepSpeed's file may hold and this version does not do: known by name, accepted when off.
+
+#include "config/table.h"
+
+namespace zero::config {
+
+namespace {
+
+Row off_unless_enabled(std::string name, std::vector<std::string> others, std::string doc) {
+  return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc)});
+}
+
+Row off_monitor(std::string name, std::vector<std::string> others, std::string doc) {
+  return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc), true});
+}
+
+Row activation_checkpointing_row() {
+  const std::vector<Json> no{false};
+  return section<Config>(
+      "activation_checkpointing",
+      {off("partition_activations", no, ""), off("cpu_checkpointing", no, ""),
+       off("contiguous_memory_optimization", no, ""), off("number_checkpoints", {nullptr}, ""),
+       off("synchronize_checkpoint_boundary", no, ""), off("profile", no, "")});
+}
+
+Row pipeline_row() {
+  return section<Config>(
+      "pipeline", {off("stages", {"auto", 1}, "no pipeline parallelism"), off("partition", {"best"}, ""),
+                   off("seed_layers", {false}, ""), off("activation_checkpoint_interval", {0}, ""),
+                   off("pipe_partitioned", {true}, ""), off("grad_partitioned", {true}, "")});
+}
+
+Row aio_row() {
+  return section<Config>(
+      "aio", {hint<int64_t>("block_size", integer(1), 1048576, "nothing is swapped to disk"),
+              hint<int64_t>("queue_depth", integer(1), 8, "nothing is swapped to disk"),
+              also(hint<int64_t>("intra_op_parallelism", integer(1), 1, "nothing is swapped to disk"),
+                   {"thread_count"}),
+              hint("single_submit", boolean(), false, "nothing is swapped to disk"),
+              hint("overlap_events", boolean(), true, "nothing is swapped to disk"),
+              hint("use_gds", boolean(), false, "nothing is swapped to disk")});
+}
+
+Rows precision_rows() {
+  return {off_monitor("fp16",
+                      {"auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
+                       "consecutive_hysteresis", "min_loss_scale", "fp16_master_weights_and_grads"},
+                      "no fp16 training; bf16 needs no loss scale"),
+          off_unless_enabled("amp", {"*"}, "no Apex"),
+          off_unless_enabled("torch_autocast", {"dtype", "lower_precision_safe_modules"},
+                             "parameters have the compute type"),
+          hint<Dtype>("seq_parallel_communication_data_type", training_dtype(), Dtype::f32,
+                      "no sequence parallelism"),
+          off("sparse_gradients", {false}, "gradients are dense")};
+}
+
+Rows monitor_rows() {
+  return {off_unless_enabled("flops_profiler",
+                             {"recompute_fwd_factor", "profile_step", "module_depth", "top_modules",
+                              "detailed", "output_file"},
+                             "no FLOPs profiler"),
+          off_monitor("tensorboard", {"output_path", "job_name"}, "metrics go to logging.metrics_file"),
+          off_monitor("csv_monitor", {"output_path", "job_name"}, "metrics go to logging.metrics_file"),
+          off_monitor("wandb", {"group", "team", "project"}, "metrics go to logging.metrics_file"),
+          off_monitor("comet",
+                      {"samples_log_interval", "project", "workspace", "api_key", "experiment_name",
+                       "experiment_key", "online", "mode"},
+                      "metrics go to logging.metrics_file"),
+          off_unless_enabled("comms_logger", {"prof_all", "prof_ops", "verbose", "debug"},
+                             "the engine counts its own traffic"),
+          hint("wall_clock_breakdown", boolean(), false, "metrics have the times of a step"),
+          hint("memory_breakdown", boolean(), false, "metrics have the bytes of a step"),
+          hint("dump_state", boolean(), false, "the effective configuration is stored with the run"),
+          hint<std::string>("log_level", text(), "", "there is one level")};
+}
+
+Rows parallelism_rows() {
+  return {off_unless_enabled("elasticity",
+                             {"max_train_batch_size", "micro_batch_sizes", "min_gpus", "max_gpus",
+                              "num_gpus_per_node", "model_parallel_size", "min_time", "prefer_larger_batch",
+                              "ignore_non_elastic_batch_info", "version"},
+                             "the number of ranks is fixed for a run"),
+          pipeline_row(),
+          off(OffSection{"tensor_parallel",
+                         "autotp_size",
+                         {0, 1},
+                         {"preset_model", "tp_overlap_comm", "partition_config"},
+                         "no tensor parallelism"}),
+          off("sequence_parallel_size", {1}, "no sequence parallelism"),
+          off_unless_enabled("expert_parallel", {"*"}, "no expert parallelism"),
+          off("use_data_before_expert_parallelism", {false}, "no expert parallelism"),
+          off_unless_enabled("hybrid_engine", {"*"}, "one engine trains and evaluates")};
+}
+
+Rows method_rows() {
+  return {off_unless_enabled("autotuning", {"*"}, "`zero plan` shows what a setting costs"),
+          off("compression_training", {nullptr, Json::object()}, "no compression"),
+          off_unless_enabled("weight_quantization", {"*"}, "no quantization"),
+          off_unless_enabled("eigenvalue", {"*"}, ""),
+          off_unless_enabled("progressive_layer_drop", {"*"}, ""),
+          off("sparse_attention", {nullptr, Json::object()}, "attention is dense"),
+          off_unless_enabled("curriculum_learning", {"*"}, "samples come in one order"),
+          off_unless_enabled("data_efficiency", {"*"}, "samples come in one order"),
+          off("dataloader_drop_last", {false, true}, "every batch is full"),
+          off_unless_enabled("nebula", {"*"}, "DeepSpeed's checkpoint services"),
+          off("datastates_ckpt", {nullptr, Json::object()}, "DeepSpeed's checkpoint services"),
+          off(OffSection{"compile", "deepcompile", {false}, {"*"}, "no compiler"}),
+          off("graph_harvesting", {false}, "no CUDA graphs"),
+          off_unless_enabled("timers", {"*"}, ""),
+          hint<int64_t>("vocabulary_size", integer(1), 0, "see model.vocab_size"),
+          off("disable_allgather", {false}, ""),
+          hint("zero_allow_untested_optimizer", boolean(), false, "every optimizer is allowed"),
+          hint("zero_force_ds_cpu_optimizer", boolean(), true, "there is no offload")};
+}
+
+}  // namespace
+
+Rows unsupported_rows() {
+  Rows rows;
+  for (Rows part : {precision_rows(), Rows{activation_checkpointing_row()}, parallelism_rows(), method_rows(),
+                    Rows{aio_row()}, monitor_rows()}) {
+    for (Row& row : part) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace zero::config

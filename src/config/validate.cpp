@@ -1,0 +1,129 @@
+#include "config/validate.h"
+
+#include <filesystem>
+
+namespace zero::config {
+
+namespace {
+
+using std::to_string;
+
+class Checks {
+ public:
+  Checks(const Config& config, Problems& problems) : config_(config), problems_(problems) {}
+
+  void expect(bool ok, const std::string& key, const std::string& expected, const std::string& got,
+              const std::string& remedy = {}) {
+    if (ok) return;
+    problems_.add(ErrorKind::Config, config_.place(key), key + ": expected " + expected + ", got " + got,
+                  remedy);
+  }
+
+ private:
+  const Config& config_;
+  Problems& problems_;
+};
+
+void check_model_and_data(const Config& c, Checks& checks) {
+  checks.expect(c.model.width % c.model.heads == 0, "model.heads",
+                "a divisor of model.width " + to_string(c.model.width), to_string(c.model.heads));
+  checks.expect(c.data.sequence_length <= c.model.context_length, "data.sequence_length",
+                "at most model.context_length " + to_string(c.model.context_length),
+                to_string(c.data.sequence_length));
+  checks.expect(c.run.eval_interval_steps == 0 || !c.data.eval.empty(), "run.eval_interval_steps",
+                "0 without data.eval", to_string(c.run.eval_interval_steps), "set data.eval");
+}
+
+void check_precision(const Config& c, Checks& checks) {
+  if (!c.precision.param_dtype) return;
+  const Dtype dtype = *c.precision.param_dtype;
+  const Dtype enabled = c.precision.bf16 ? Dtype::bf16 : Dtype::f32;
+  checks.expect(
+      dtype == enabled, "data_types.param_dtype",
+      std::string(to_string(enabled)) + " with bf16.enabled " + (c.precision.bf16 ? "true" : "false"),
+      std::string(to_string(dtype)), "change one of the two");
+}
+
+void check_optimizer(const Config& c, Checks& checks) {
+  using Type = OptimizerConfig::Type;
+  const OptimizerConfig& o = c.optimizer;
+  checks.expect(o.type != Type::AdamW || o.adam_w_mode, "optimizer.params.adam_w_mode",
+                "true with type AdamW", "false", "write type Adam for weight decay inside the gradient");
+  checks.expect(!o.nesterov || (o.momentum > 0 && o.dampening == 0), "optimizer.params.nesterov",
+                "false unless momentum > 0 and dampening = 0", "true");
+}
+
+void check_schedule(const Config& c, Checks& checks) {
+  using Type = SchedulerConfig::Type;
+  const SchedulerConfig& s = c.scheduler;
+  const auto total = [&](int64_t given) { return given > 0 ? given : c.run.steps; };
+  if (s.type == Type::Linear || s.type == Type::Cosine) {
+    checks.expect(s.warmup_steps <= total(s.total_steps), "scheduler.params.warmup_steps",
+                  "at most total_steps " + to_string(total(s.total_steps)), to_string(s.warmup_steps));
+  }
+  if (s.type == Type::WarmupDecayLr || s.type == Type::WarmupCosineLr) {
+    checks.expect(s.warmup_num_steps <= total(s.total_num_steps), "scheduler.params.warmup_num_steps",
+                  "at most total_num_steps " + to_string(total(s.total_num_steps)),
+                  to_string(s.warmup_num_steps));
+  }
+  if (s.type == Type::WarmupLr || s.type == Type::WarmupDecayLr) {
+    const double max =
+        s.warmup_max_lr.value_or(s.type == Type::WarmupLr ? c.optimizer.lr : kWarmupDecayMaxLr);
+    checks.expect(s.warmup_min_lr <= max, "scheduler.params.warmup_min_lr",
+                  "at most warmup_max_lr " + to_string(max), to_string(s.warmup_min_lr));
+  }
+  if (s.type == Type::OneCycle) {
+    checks.expect(s.cycle_max_lr > 0 && s.cycle_max_lr >= s.cycle_min_lr, "scheduler.params.cycle_max_lr",
+                  "a number > 0 and at least cycle_min_lr " + to_string(s.cycle_min_lr),
+                  to_string(s.cycle_max_lr));
+    checks.expect(s.cycle_max_mom >= s.cycle_min_mom, "scheduler.params.cycle_max_mom",
+                  "at least cycle_min_mom " + to_string(s.cycle_min_mom), to_string(s.cycle_max_mom));
+  }
+}
+
+void check_groups(const Config& c, Checks& checks) {
+  for (size_t i = 0; i < c.parameter_groups.size(); i++) {
+    const ParameterGroupConfig& group = c.parameter_groups[i];
+    const std::string key = "parameter_groups[" + to_string(i) + "]";
+    checks.expect(!group.pattern.empty(), key + ".pattern", "a glob over parameter names", "none");
+    checks.expect(!group.lr || group.lr_scale == 1, key + ".lr_scale", "lr or lr_scale", "both",
+                  "remove one of the two");
+  }
+}
+
+void check_paths(const Config& c, Checks& checks) {
+  const auto stays_inside = [](const std::string& path) {
+    const std::filesystem::path p(path);
+    if (p.is_absolute()) return false;
+    return p.lexically_normal().begin() == p.lexically_normal().end() ||
+           *p.lexically_normal().begin() != "..";
+  };
+  checks.expect(stays_inside(c.checkpoint.directory), "checkpoint.directory", "a path inside run.directory",
+                in_quotes(c.checkpoint.directory));
+  checks.expect(stays_inside(c.logging.metrics_file), "logging.metrics_file", "a path inside run.directory",
+                in_quotes(c.logging.metrics_file));
+}
+
+void check_parallel(const Config& c, Checks& checks) {
+  checks.expect(c.parallel.shard_group_ranks == 0 || c.zero.stage > 0, "parallel.shard_group",
+                "null at stage 0, which shards nothing", to_string(c.parallel.shard_group_ranks));
+  const int ranks = c.parallel.ranks;
+  const int group = c.parallel.shard_group_ranks;
+  checks.expect(ranks == 0 || group == 0 || ranks % group == 0, "parallel.shard_group",
+                "a divisor of parallel.ranks " + to_string(ranks), to_string(group));
+}
+
+}  // namespace
+
+void validate(const Config& config, Problems& problems) {
+  Checks checks(config, problems);
+  check_model_and_data(config, checks);
+  check_precision(config, checks);
+  check_optimizer(config, checks);
+  check_schedule(config, checks);
+  check_groups(config, checks);
+  check_paths(config, checks);
+  check_parallel(config, checks);
+}
+
+}  // namespace zero::config
