@@ -1,0 +1,191 @@
+#include "zero/tokenizer.h"
+
+#include <mutex>
+
+#include "data/added_tokens.h"
+#include "data/bpe.h"
+#include "data/nfc.h"
+#include "data/splitter.h"
+#include "data/tokenizer_spec.h"
+#include "data/word_cache.h"
+#include "zero/error.h"
+#include "zero/utf8.h"
+
+namespace zero {
+namespace {
+
+constexpr size_t kSinkIds = 1 << 15;
+
+// What one call of encode needs; kept between calls for the sake of the cache.
+struct Worker {
+  std::vector<data::Splitter::Matcher> matchers;
+  data::WordCache cache;
+  data::Bpe::Scratch scratch;
+  std::vector<int32_t> ids;
+};
+
+using Sink = std::function<void(std::span<const int32_t>)>;
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  explicit Impl(const data::TokenizerSpec& spec);
+
+  data::Bpe bpe;
+  std::vector<data::Splitter> splitters;
+  data::TokenFinder raw_tokens, normalized_tokens;
+  bool nfc;
+
+  mutable std::mutex mutex;
+  mutable std::vector<std::unique_ptr<Worker>> idle;
+
+  std::unique_ptr<Worker> take_worker() const;
+  void give_worker(std::unique_ptr<Worker> worker) const;
+  void encode(std::string_view text, Worker& worker, const Sink& sink) const;
+  void encode_normalized(std::string_view text, Worker& worker, const Sink& sink) const;
+  void encode_plain(std::string_view text, size_t step, Worker& worker, const Sink& sink) const;
+  void encode_word(std::string_view word, Worker& worker) const;
+};
+
+Tokenizer::Impl::Impl(const data::TokenizerSpec& spec) : bpe(spec), nfc(spec.nfc) {
+  for (const auto& rule : spec.splits) {
+    splitters.emplace_back(rule.pattern, rule.behavior, rule.place);
+  }
+  for (const auto& token : spec.added) {
+    if (token.normalized) {
+      normalized_tokens.add(nfc ? data::to_nfc(token.content) : token.content, token.id);
+    } else {
+      raw_tokens.add(token.content, token.id);
+    }
+  }
+}
+
+std::unique_ptr<Worker> Tokenizer::Impl::take_worker() const {
+  {
+    const std::lock_guard lock(mutex);
+    if (!idle.empty()) {
+      auto worker = std::move(idle.back());
+      idle.pop_back();
+      return worker;
+    }
+  }
+  auto worker = std::make_unique<Worker>();
+  for (const auto& splitter : splitters) worker->matchers.emplace_back(splitter);
+  return worker;
+}
+
+void Tokenizer::Impl::give_worker(std::unique_ptr<Worker> worker) const {
+  const std::lock_guard lock(mutex);
+  idle.push_back(std::move(worker));
+}
+
+// Calls `plain` for the text between the tokens that `finder` finds and `token` for their ids.
+template <class Plain, class Token>
+static void split_at_tokens(const data::TokenFinder& finder, std::string_view text, Plain plain,
+                            Token token) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const auto match =
+        finder.empty() ? data::TokenFinder::Match{text.size(), text.size(), -1} : finder.find(text, at);
+    if (match.begin > at) plain(text.substr(at, match.begin - at));
+    if (match.id >= 0) token(match.id);
+    at = match.end;
+  }
+}
+
+void Tokenizer::Impl::encode(std::string_view text, Worker& worker, const Sink& sink) const {
+  split_at_tokens(
+      raw_tokens, text,
+      [&](std::string_view plain) {
+        if (nfc && !data::is_trivially_nfc(plain)) {
+          encode_normalized(data::to_nfc(plain), worker, sink);
+        } else {
+          encode_normalized(plain, worker, sink);
+        }
+      },
+      [&](int32_t id) { worker.ids.push_back(id); });
+  sink(worker.ids);
+  worker.ids.clear();
+}
+
+void Tokenizer::Impl::encode_normalized(std::string_view text, Worker& worker, const Sink& sink) const {
+  split_at_tokens(
+      normalized_tokens, text, [&](std::string_view plain) { encode_plain(plain, 0, worker, sink); },
+      [&](int32_t id) { worker.ids.push_back(id); });
+}
+
+// Text without tokens in it: through splitter `step` and those after it, then word by word.
+void Tokenizer::Impl::encode_plain(std::string_view text, size_t step, Worker& worker,
+                                   const Sink& sink) const {
+  if (step == splitters.size()) {
+    encode_word(text, worker);
+    if (worker.ids.size() >= kSinkIds) {
+      sink(worker.ids);
+      worker.ids.clear();
+    }
+    return;
+  }
+  auto& matcher = worker.matchers[step];
+  matcher.start(text);
+  for (auto piece = matcher.next(); !piece.empty(); piece = matcher.next()) {
+    encode_plain(piece, step + 1, worker, sink);
+  }
+}
+
+void Tokenizer::Impl::encode_word(std::string_view word, Worker& worker) const {
+  const uint64_t hash = data::WordCache::hash_of(word);
+  if (const auto known = worker.cache.find(word, hash)) {
+    worker.ids.insert(worker.ids.end(), known->begin(), known->end());
+    return;
+  }
+  const size_t before = worker.ids.size();
+  bpe.encode_word(word, worker.scratch, worker.ids);
+  worker.cache.put(word, hash, std::span(worker.ids).subspan(before));
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  return Tokenizer(std::make_shared<const Impl>(data::read_tokenizer_spec(path)));
+}
+
+void Tokenizer::encode_to(const Sink& sink, std::string_view text, std::string_view place) const {
+  if (const auto offset = find_invalid_utf8(text)) {
+    fail(ErrorKind::Corrupt, place, "byte " + std::to_string(*offset) + " is not valid UTF-8",
+         "convert the text to UTF-8, for example with iconv");
+  }
+  auto worker = impl_->take_worker();
+  impl_->encode(text, *worker, sink);
+  impl_->give_worker(std::move(worker));
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, std::string_view place) const {
+  std::vector<int32_t> ids;
+  encode_to([&](std::span<const int32_t> more) { ids.insert(ids.end(), more.begin(), more.end()); }, text,
+            place);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+  std::string text;
+  for (int32_t id : ids) {
+    const std::string* bytes = impl_->bpe.bytes_of(id);
+    if (bytes == nullptr) {
+      fail(ErrorKind::Usage, "Tokenizer::decode",
+           "id " + std::to_string(id) + " is no token of this vocabulary of " + std::to_string(vocab_size()));
+    }
+    text += *bytes;
+  }
+  return text;
+}
+
+const Vocabulary& Tokenizer::vocabulary() const { return impl_->bpe.vocabulary(); }
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view bytes) const { return impl_->bpe.id_of(bytes); }
+
+std::optional<int32_t> Tokenizer::end_of_text() const {
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}) {
+    if (const auto id = id_of(name)) return id;
+  }
+  return std::nullopt;
+}
+
+}  // namespace zero
