@@ -1,7 +1,9 @@
 # zero_folder(NAME [TORCH] [USES folder...] [LIBS lib...]): one folder of src/ as the static library zero_NAME, which tests link.
-# zero_library(): the objects of all folders in one shared library, target zero::zero, with install rules.
-# zero_test(NAME [TORCH] USES folder...): tests/NAME_test.cpp as a GoogleTest program.
+# zero_library(): the objects of all folders in one shared library, target zero::zero.
+# zero_test(NAME [TORCH] [RANKS n] [TIMEOUT s] USES folder... [LIBS lib...]): tests/NAME_test.cpp as a GoogleTest program.
+# RANKS: the most ranks that one of its tests starts; ctest leaves it that many cores.
 
+include(GoogleTest)
 set(ZERO_FOLDERS "" CACHE INTERNAL "")
 set(ZERO_FOLDER_LIBS "" CACHE INTERNAL "")
 
@@ -9,27 +11,32 @@ function(zero_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${ZERO_WERROR}>:-Werror>)
   # Sums must not depend on the compiler's choice of fused multiply-add: kernels that want it ask for it.
   target_compile_options(${target} PRIVATE -ffp-contract=off)
-  if(ZERO_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${ZERO_SANITIZE} -fno-omit-frame-pointer)
-    target_link_options(${target} PRIVATE -fsanitize=${ZERO_SANITIZE})
-  endif()
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  get_target_property(type ${target} TYPE)
+  if(ZERO_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${ZERO_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${ZERO_SANITIZE})
+    if(type STREQUAL EXECUTABLE)
+      target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/sanitizer_defaults.cpp)
+    endif()
+  endif()
 endfunction()
 
-# One precompiled torch/torch.h for every target: parsing it takes 20 s, reusing it under one.
+# One precompiled header for every target: tensors, autograd and torch::nn::Module take 20 s to parse, 3 s to reuse.
+# Not torch/torch.h: its templates cost another 4 s in every file, used or not. Include the narrow headers instead.
 function(zero_use_torch target)
   target_link_libraries(${target} PUBLIC LibTorch::LibTorch)
   if(NOT TARGET zero_pch)
-    file(WRITE ${PROJECT_BINARY_DIR}/zero_pch.cpp "// Owner of the precompiled header.\n")
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/zero_pch.cpp CONTENT "// Owner of the precompiled header.\n")
     add_library(zero_pch OBJECT ${PROJECT_BINARY_DIR}/zero_pch.cpp)
     target_link_libraries(zero_pch PUBLIC LibTorch::LibTorch)
     zero_compile_options(zero_pch)
-    target_precompile_headers(zero_pch PRIVATE <torch/torch.h>)
+    target_precompile_headers(zero_pch PRIVATE <torch/types.h> <torch/csrc/autograd/variable.h> <torch/nn/module.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM zero_pch)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)
-    # A program would be compiled with -fPIE, which the header was not.
+    # A program would be compiled with -fPIE, which the header was not: GCC would refuse it.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
@@ -42,7 +49,7 @@ function(zero_folder name)
   list(FILTER transports EXCLUDE REGEX "/nccl/")
   list(APPEND sources ${transports})
   if(NOT sources)
-    file(WRITE ${PROJECT_BINARY_DIR}/empty_${name}.cpp "")
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/empty_${name}.cpp CONTENT "// No sources yet.\n")
     set(sources ${PROJECT_BINARY_DIR}/empty_${name}.cpp)
   endif()
   add_library(zero_${name}_objects OBJECT ${sources})
@@ -79,7 +86,7 @@ function(zero_library)
 endfunction()
 
 function(zero_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "USES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;TIMEOUT" "USES;LIBS")
   add_executable(${name}_test ${name}_test.cpp)
   list(TRANSFORM arg_USES PREPEND zero_)
   target_link_libraries(${name}_test PRIVATE ${arg_USES} ${arg_LIBS} GTest::gtest Threads::Threads)
@@ -95,6 +102,9 @@ function(zero_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
-  include(GoogleTest)
-  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  set(properties TIMEOUT ${arg_TIMEOUT})
+  if(arg_RANKS)
+    list(APPEND properties PROCESSORS ${arg_RANKS} LABELS multirank)
+  endif()
+  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
 endfunction()
