@@ -14,11 +14,11 @@ namespace zero {
 
 struct GenerateOptions {
   int64_t max_new_tokens = 100;
-  double temperature = 1;             // logits are divided by it; 0 always takes the most likely token
-  int64_t top_k = 0;                  // only the k most likely tokens; 0: all of them
-  double top_p = 1;                   // only the fewest tokens whose probabilities reach p; 1: all of them
-  uint64_t seed = 0;                  // same seed, same logits: same tokens
-  std::optional<int64_t> stop_token;  // ends the text and is not part of it
+  double temperature = 1;  // logits are divided by it; 0 always takes the most likely token
+  int64_t top_k = 0;       // only the k most likely tokens; 0: all of them
+  double top_p = 1;        // only the fewest tokens whose probabilities reach p; 1: all of them
+  uint64_t seed = 0;       // same seed, same logits: same tokens
+  std::optional<int64_t> stop_token = {};  // ends the text and is not part of it
 
   /// Throws Config naming the option: counts and temperature not negative, 0 < top_p <= 1.
   void check() const;
@@ -44,7 +44,7 @@ using LogitsFunction = std::function<torch::Tensor(const torch::Tensor& tokens)>
 /// the model sees the last context_length tokens. Runs without gradients; draws from a generator of its own,
 /// never the default one, so that ranks that call it with the same logits stay equal. Throws Config for bad
 /// options, an empty prompt or a context below 1, Usage for logits of another shape.
-std::vector<int64_t> generate(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
-                              int64_t context_length, const GenerateOptions& options = {});
+std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
+                                     int64_t context_length, const GenerateOptions& options = {});
 
 }  // namespace zero

@@ -101,8 +101,8 @@ std::vector<TokenProbability> next_token_distribution(std::span<const float> log
   return tokens;
 }
 
-std::vector<int64_t> generate(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
-                              int64_t context_length, const GenerateOptions& options) {
+std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
+                                     int64_t context_length, const GenerateOptions& options) {
   options.check();
   require(context_length >= 1, ErrorKind::Config, "generate context_length",
           "expected 1 or more, got " + std::to_string(context_length));
