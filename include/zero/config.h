@@ -84,7 +84,7 @@ struct ConfigKey {
   std::string path;                  // "zero_optimization.stage"; "parameter_groups[].lr"
   std::vector<std::string> aliases;  // other spellings of the last part
   std::string type;                  // what is expected, in words
-  std::string default_value;         // JSON; "" for a shorthand
+  std::string default_value;         // JSON; "" for a shorthand (DeepSpeed's for a hint)
   std::string doc;
   Support support = Support::Bound;
 };

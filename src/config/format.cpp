@@ -52,7 +52,12 @@ Format<double> number(std::string expected, std::function<bool(double)> accepts)
   return format;
 }
 
-std::string shown(double x) { return Json(x).dump(); }
+// "0", not "0.0".
+std::string shown(double x) {
+  std::string text = Json(x).dump();
+  if (text.ends_with(".0")) text.resize(text.size() - 2);
+  return text;
+}
 
 struct ByteUnit {
   std::string_view name;

@@ -15,7 +15,7 @@ std::string_view to_string(ConfigKey::Support support) {
     case ConfigKey::Support::Hint:
       return "no effect, noted";
     case ConfigKey::Support::OffOnly:
-      return "only when off";
+      return "that value only";
   }
   return "";
 }

@@ -50,6 +50,9 @@ void read_off_section(Reader& reader, const Value& value, const std::string& pat
                       const OffSection& section) {
   if (value.kind == Value::Kind::Null) return;
   if (!value.is_object()) return reader.wrong_value(value, path, "an object or null", {});
+  if (section.on_by_presence && !value.find(section.switch_key)) {
+    return reader.unsupported(value, path, "null or {\"" + section.switch_key + "\": false}");
+  }
   std::vector<std::string> known = section.others;
   known.push_back(section.switch_key);
   const bool any = std::find(known.begin(), known.end(), "*") != known.end();
@@ -116,6 +119,7 @@ Row off(std::string name, std::vector<Json> accepted, std::string doc) {
   key.type = "only " + accepted_text(accepted);
   key.doc = std::move(doc);
   key.support = ConfigKey::Support::OffOnly;
+  key.default_text = accepted.front().dump();
   key.read = [accepted](Reader& reader, const Value& value, const std::string& path, Config&) {
     read_off(reader, value, path, accepted);
   };
@@ -128,6 +132,7 @@ Row off(OffSection section) {
   key.type = "only null or `" + section.switch_key + "`: " + accepted_text(section.accepted);
   key.doc = section.doc;
   key.support = ConfigKey::Support::OffOnly;
+  key.default_text = "null";
   key.read = [section](Reader& reader, const Value& value, const std::string& path, Config&) {
     read_off_section(reader, value, path, section);
   };

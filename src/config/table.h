@@ -38,6 +38,7 @@ struct Key {
   std::vector<Key> keys;                  // a section's own rows
   std::vector<ConfigKey> elements;        // rows of a list's elements, for the description
   std::function<bool(const S&)> applies;  // empty: always
+  std::string default_text;               // JSON, of a row that is not printed
   std::string same_as;                    // path of the key that this is another spelling of
   bool auto_is_default = false;           // section: the string "auto" keeps a key's default, as in DeepSpeed
 
@@ -105,8 +106,8 @@ void describe_keys(const std::vector<Key<S>>& keys, const std::string& path, S& 
       describe_keys(key.keys, full, defaults, out);
       continue;
     }
-    out.push_back(
-        {full, key.aliases, key.type, key.print ? key.print(defaults).dump() : "", key.doc, key.support});
+    out.push_back({full, key.aliases, key.type, key.print ? key.print(defaults).dump() : key.default_text,
+                   key.doc, key.support});
     out.insert(out.end(), key.elements.begin(), key.elements.end());
   }
 }
@@ -220,6 +221,7 @@ struct OffSection {
   std::vector<std::string> others;
   std::string doc;
   bool auto_is_default = false;
+  bool on_by_presence = false;  // DeepSpeed switches it on when the section stands there without the switch
 };
 Row off(OffSection section);
 
@@ -231,6 +233,7 @@ Row hint(std::string name, Format<T> format, T default_value, std::string doc) {
   key.type = format.expected;
   key.doc = doc;
   key.support = ConfigKey::Support::Hint;
+  key.default_text = format.print(default_value).dump();
   key.read = [format, default_value, doc](Reader& reader, const Value& value, const std::string& path,
                                           Config&) {
     T given{};

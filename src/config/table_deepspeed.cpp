@@ -75,7 +75,7 @@ Rows zero_hint_rows() {
       hint("use_multi_rank_bucket_allreduce", boolean(), true, "gradients are reduce-scattered"),
       hint("memory_efficient_linear", boolean(), true, "every module is treated alike"),
       hint("override_module_apply", boolean(), true, "construction is lazy by zero::lazily"),
-      hint("log_trace_cache_warnings", boolean(), false, "the schedule is recorded anew without a warning"),
+      hint("log_trace_cache_warnings", boolean(), false, "the schedule is recorded anew when it changes"),
       hint("enable_sanity_checks", boolean(), false, "the engine's checks are always on"),
       hint("ignore_unused_parameters", boolean(), true, "parameters without a gradient are always allowed"),
   };

@@ -1,0 +1,166 @@
+// resolve(): batch sizes against a brute-force rule, and everything else that follows from other values.
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "support/config_text.h"
+
+namespace zero {
+namespace {
+
+using test::parse;
+
+struct Batch {
+  int64_t train, micro, accumulation;
+  bool operator==(const Batch&) const = default;
+};
+
+// Written from DeepSpeed's documentation, not from resolve(): every completion of the given values (0: not
+// given) that multiplies, where a missing accumulation beside a missing micro or train batch is 1.
+std::optional<Batch> brute_force(Batch given, int64_t ranks) {
+  if (given.train == 0 && given.micro == 0) return std::nullopt;
+  const bool accumulation_is_one = given.accumulation == 0 && (given.train == 0 || given.micro == 0);
+  std::optional<Batch> found;
+  for (int64_t micro = 1; micro <= 64; micro++) {
+    for (int64_t accumulation = 1; accumulation <= 64; accumulation++) {
+      const Batch b{micro * accumulation * ranks, micro, accumulation};
+      if (given.train && b.train != given.train) continue;
+      if (given.micro && b.micro != given.micro) continue;
+      if (given.accumulation && b.accumulation != given.accumulation) continue;
+      if (accumulation_is_one && accumulation != 1) continue;
+      EXPECT_FALSE(found) << "the rule is ambiguous";
+      found = b;
+    }
+  }
+  return found;
+}
+
+std::optional<Batch> resolved(Batch given, int ranks) {
+  Config config;
+  config.train_batch_size = given.train;
+  config.train_micro_batch_size = given.micro;
+  config.gradient_accumulation_steps = given.accumulation;
+  try {
+    config = resolve(config, ranks);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Config);
+    return std::nullopt;
+  }
+  return Batch{config.train_batch_size, config.train_micro_batch_size, config.gradient_accumulation_steps};
+}
+
+TEST(ConfigBatch, InferenceEqualsTheBruteForceRule) {
+  int solvable = 0, contradictory = 0;
+  for (int ranks = 1; ranks <= 5; ranks++) {
+    for (int64_t train : {0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16, 20, 24, 30, 32, 48, 60}) {
+      for (int64_t micro : {0, 1, 2, 3, 4, 5, 8, 16}) {
+        for (int64_t accumulation : {0, 1, 2, 3, 4, 7}) {
+          const Batch given{train, micro, accumulation};
+          const auto expected = brute_force(given, ranks);
+          EXPECT_EQ(resolved(given, ranks), expected)
+              << train << " " << micro << " " << accumulation << " x " << ranks;
+          ++(expected ? solvable : contradictory);
+        }
+      }
+    }
+  }
+  EXPECT_GT(solvable, 500);
+  EXPECT_GT(contradictory, 500);
+}
+
+std::string resolve_error(const std::string& text, int ranks) {
+  try {
+    resolve(parse(text), ranks);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ConfigBatch, ContradictionsNameAllThreeAndTheProduct) {
+  EXPECT_EQ(resolve_error("{\n\"train_batch_size\": 32,\n\"train_micro_batch_size_per_gpu\": 4,\n"
+                          "\"gradient_accumulation_steps\": 2}",
+                          3),
+            "config error: f:2: train_batch_size: expected train_micro_batch_size_per_gpu x "
+            "gradient_accumulation_steps x ranks, got train_batch_size 32 but 4 x 2 x 3 = 24; change one of "
+            "the three "
+            "or the number of ranks");
+  EXPECT_EQ(resolve_error("{\"train_batch_size\": 32,\n\"train_micro_batch_size_per_gpu\": 3}", 2),
+            "config error: f:1: train_batch_size: expected train_micro_batch_size_per_gpu x "
+            "gradient_accumulation_steps x ranks, got train_batch_size 32 but 3 x 5 (inferred) x 2 = 30; "
+            "change one of "
+            "the three or the number of ranks");
+  EXPECT_EQ(
+      resolve_error("{\n\"gradient_accumulation_steps\": 2}", 2),
+      "config error: f:2: train_batch_size: expected train_batch_size or train_micro_batch_size_per_gpu, got "
+      "neither");
+  EXPECT_EQ(
+      resolve_error("{}", 2),
+      "config error: f: train_batch_size: expected train_batch_size or train_micro_batch_size_per_gpu, got "
+      "neither");
+}
+
+TEST(ConfigBatch, ProductsBeyond64BitsAreErrors) {
+  EXPECT_EQ(resolved({0, int64_t{1} << 40, int64_t{1} << 40}, 4), std::nullopt);
+}
+
+TEST(ConfigBatch, RanksAreChecked) {
+  const std::string batch = "\"train_micro_batch_size_per_gpu\": 1";
+  EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"ranks\": 4}}", 3),
+            "config error: f:3: parallel.ranks: expected 3, the number of ranks that run, got 4; start that "
+            "many ranks "
+            "or remove the key");
+  EXPECT_EQ(resolve_error("{" + batch + ", \"parallel\": {\"ranks\": 4}}", 4), "");
+  EXPECT_EQ(
+      resolve_error("{" + batch + ",\n\"zero_optimization\": {\"stage\": 3,\n\"mics_shard_size\": 2}}", 3),
+      "config error: f:3: parallel.shard_group: expected a divisor of the 3 ranks, got 2");
+  EXPECT_NE(
+      resolve_error("{" + batch + ", \"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 8}}", 4), "");
+  EXPECT_EQ(
+      resolve_error("{" + batch + ", \"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2}}", 4), "");
+  EXPECT_THROW(resolve(Config{}, 0), Error);
+}
+
+TEST(ConfigResolve, FillsInWhatFollows) {
+  Config c = resolve(parse(R"({"train_batch_size": 8, "run": {"seed": 5, "steps": 77},
+                               "model": {"context_length": 64},
+                               "zero_optimization": {"stage": 3},
+                               "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 7}}})"),
+                     2);
+  EXPECT_EQ(c.train_micro_batch_size, 4);
+  EXPECT_EQ(c.gradient_accumulation_steps, 1);
+  EXPECT_EQ(c.model.seed, 5);
+  EXPECT_EQ(c.data.seed, 5);
+  EXPECT_EQ(c.data.sequence_length, 64);
+  EXPECT_EQ(c.scheduler.total_num_steps, 77);
+  EXPECT_EQ(c.scheduler.warmup_max_lr, 0.001);
+  EXPECT_EQ(c.zero.overlap_comm, true);
+  EXPECT_EQ(c.precision.param_dtype, Dtype::f32);
+  EXPECT_EQ(c.precision.grad_accum_dtype, Dtype::f32);
+  EXPECT_EQ(c.precision.communication_dtype, Dtype::f32);
+  EXPECT_EQ(c.precision.buffer_dtype, std::nullopt);
+  EXPECT_EQ(c.residency.budget_bytes, -1);
+  EXPECT_EQ(resolve(c, 2), c);
+  EXPECT_EQ(resolve(parse(R"({"train_batch_size": 8})"), 2).zero.overlap_comm, false);
+}
+
+TEST(ConfigResolve, ByteBudgetsAreTheTighterLimit) {
+  const auto budget = [](const std::string& residency, const std::string& zero, bool bf16) {
+    const std::string text = "{\"train_batch_size\": 8, \"residency\": {" + residency +
+                             "}, \"bf16\": {\"enabled\": " + (bf16 ? "true" : "false") +
+                             "}, \"zero_optimization\": {\"stage\": 3" + zero + "}}";
+    const Config c = resolve(parse(text), 1);
+    return std::pair(c.residency.budget_bytes, c.residency.prefetch_bytes);
+  };
+  EXPECT_EQ(budget("", "", false), std::pair(int64_t{-1}, int64_t{-1}));
+  EXPECT_EQ(budget("", ", \"stage3_max_live_parameters\": 1e3, \"prefetch_bucket_size\": 10", false),
+            std::pair(int64_t{4000}, int64_t{40}));
+  EXPECT_EQ(budget("", ", \"stage3_max_live_parameters\": 1e3", true).first, 2000);
+  EXPECT_EQ(budget("\"budget\": \"1KiB\"", ", \"stage3_max_live_parameters\": 1e3", false).first, 1024);
+  EXPECT_EQ(budget("\"budget\": \"all\"", ", \"stage3_max_live_parameters\": 1e3", false).first, 4000);
+  EXPECT_EQ(budget("\"budget\": \"all\", \"prefetch\": 0", "", false), std::pair(kAllBytes, int64_t{0}));
+}
+
+}  // namespace
+}  // namespace zero

@@ -1,0 +1,221 @@
+// Property: what to_json prints parses back to an equal Config, resolved or not.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <random>
+
+#include "support/config_text.h"
+
+namespace zero {
+namespace {
+
+using test::parse;
+
+class Dice {
+ public:
+  explicit Dice(uint32_t seed) : random_(seed) {}
+  int64_t from(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
+  bool flip() { return from(0, 1) == 1; }
+  double unit() { return std::uniform_real_distribution<double>(0, 1)(random_); }  // [0, 1)
+  double small() { return unit() * std::pow(10.0, static_cast<double>(from(-12, 3))); }
+  template <class T>
+  T one_of(std::initializer_list<T> values) {
+    return *(values.begin() + from(0, static_cast<int64_t>(values.size()) - 1));
+  }
+  template <class F>
+  auto maybe(F value) -> std::optional<decltype(value())> {
+    if (flip()) return std::nullopt;
+    return value();
+  }
+  std::string text() {
+    std::string out;
+    for (int64_t n = from(1, 12); n > 0; n--)
+      out += one_of<std::string>({"a", "/", "*", "\"", "\\", "é", "\n", " ", "//"});
+    return out;
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+void random_precision_and_zero(Dice& d, Config& c) {
+  c.precision.bf16 = d.flip();
+  if (d.flip()) c.precision.param_dtype = c.precision.bf16 ? Dtype::bf16 : Dtype::f32;
+  const auto dtype = [&] { return d.one_of({Dtype::f32, Dtype::bf16}); };
+  c.precision.buffer_dtype = d.maybe(dtype);
+  c.precision.grad_accum_dtype = d.maybe(dtype);
+  c.precision.communication_dtype = d.maybe(dtype);
+  c.zero.stage = static_cast<int>(d.from(0, 3));
+  c.zero.overlap_comm = d.maybe([&] { return d.flip(); });
+  c.zero.reduce_bucket_numel = d.from(1, int64_t{1} << 40);
+  c.zero.allgather_bucket_numel = d.from(1, int64_t{1} << 40);
+  c.zero.prefetch_numel = d.maybe([&] { return d.from(0, 1000000); });
+  c.zero.max_live_numel = d.maybe([&] { return d.from(0, 1000000); });
+  c.residency.budget_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 123456789});
+  c.residency.prefetch_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 4096});
+  c.residency.group_numel = d.from(1, 1 << 30);
+}
+
+void random_optimizer(Dice& d, Config& c) {
+  using Type = OptimizerConfig::Type;
+  OptimizerConfig& o = c.optimizer;
+  o.type = d.one_of({Type::Adam, Type::AdamW, Type::Sgd, Type::Lion});
+  o.lr = d.small();
+  o.weight_decay = d.small();
+  const bool adam = o.type == Type::Adam || o.type == Type::AdamW;
+  if (o.type != Type::Sgd) o.betas = {d.unit(), d.unit()};
+  if (adam) {
+    o.eps = d.small();
+    o.bias_correction = d.flip();
+    o.amsgrad = d.flip();
+    o.adam_w_mode = o.type == Type::AdamW || d.flip();
+  }
+  if (o.type == Type::Sgd) {
+    o.momentum = d.unit();
+    o.nesterov = d.flip() && o.momentum > 0;
+    o.dampening = o.nesterov ? 0 : d.unit();
+  }
+}
+
+void random_scheduler(Dice& d, Config& c) {
+  using Type = SchedulerConfig::Type;
+  SchedulerConfig& s = c.scheduler;
+  s.type = d.one_of({Type::Constant, Type::Linear, Type::Cosine, Type::WarmupLr, Type::WarmupDecayLr,
+                     Type::WarmupCosineLr, Type::OneCycle, Type::LrRangeTest});
+  const bool decays = s.type == Type::Linear || s.type == Type::Cosine;
+  if (decays || s.type == Type::Constant) s.warmup_steps = d.from(0, 10);
+  if (decays) {
+    s.total_steps = d.one_of<int64_t>({0, 10, 5000});
+    s.min_lr_ratio = d.unit();
+  }
+  const bool warms = s.type == Type::WarmupLr || s.type == Type::WarmupDecayLr;
+  const bool cosine = s.type == Type::WarmupCosineLr;
+  if (warms || cosine) {
+    s.warmup_num_steps = d.from(0, 10);
+    s.warmup_type = d.one_of({SchedulerConfig::Warmup::Log, SchedulerConfig::Warmup::Linear});
+  }
+  if (warms) {
+    s.warmup_max_lr = d.maybe([&] { return 1e-9 + d.unit(); });
+    s.warmup_min_lr = d.unit() * std::min(s.warmup_max_lr.value_or(1e-3), c.optimizer.lr);
+  }
+  if (cosine || s.type == Type::WarmupDecayLr) s.total_num_steps = d.one_of<int64_t>({0, 10, 5000});
+  if (cosine) {
+    s.warmup_min_ratio = d.unit();
+    s.cos_min_ratio = d.unit();
+  }
+  if (s.type == Type::OneCycle) {
+    s.cycle_min_lr = d.unit();
+    s.cycle_max_lr = s.cycle_min_lr + 1 / 3.0;
+    s.cycle_first_step_size = d.from(1, 100);
+    s.cycle_second_step_size = d.maybe([&] { return d.from(1, 100); });
+    s.cycle_second_stair_count = d.maybe([&] { return d.from(0, 100); });
+    s.cycle_first_stair_count = d.from(0, 100);
+    s.decay_step_size = d.from(0, 100);
+    s.decay_mom_rate = d.small();
+    s.cycle_min_mom = d.unit() / 2;
+    s.cycle_max_mom = s.cycle_min_mom + d.unit() / 2;
+    s.cycle_momentum = d.flip();
+    s.decay_lr_rate = d.small();
+  }
+  if (s.type == Type::LrRangeTest) {
+    s.lr_range_test_min_lr = d.small() + 1e-12;
+    s.lr_range_test_step_size = d.from(1, 100);
+    s.lr_range_test_step_rate = d.small();
+    s.lr_range_test_staircase = d.flip();
+  }
+}
+
+void random_sections(Dice& d, Config& c) {
+  c.model.heads = d.from(1, 8);
+  c.model.width = c.model.heads * d.from(1, 100);
+  c.model.layers = d.from(1, 50);
+  c.model.vocab_size = d.from(1, 60000);
+  c.model.context_length = d.from(1, 2048);
+  c.model.dropout = d.unit();
+  c.model.seed = d.from(-1, 5);
+  c.data.train = d.flip() ? d.text() : "";
+  c.data.eval = d.text();
+  c.data.tokenizer = d.flip() ? d.text() : "";
+  c.data.sequence_length = d.from(0, c.model.context_length);
+  c.data.seed = d.from(-1, int64_t{1} << 53);
+  c.data.shuffle = d.flip();
+  if (c.zero.stage > 0) c.parallel.shard_group_ranks = static_cast<int>(d.from(0, 2));
+  c.parallel.ranks = d.flip() ? 0 : 2;
+  c.parallel.timeout_s = d.small() + 1e-3;
+  c.parallel.backend =
+      d.one_of({ParallelConfig::Backend::Auto, ParallelConfig::Backend::Gloo, ParallelConfig::Backend::Nccl});
+  c.parallel.threads_per_rank = static_cast<int>(d.from(0, 64));
+  c.checkpoint.directory = "x" + d.text();
+  c.checkpoint.interval_steps = d.from(0, 100);
+  c.checkpoint.keep_last = d.from(0, 100);
+  c.checkpoint.save_at_end = d.flip();
+  c.logging.metrics_file = d.flip() ? "m" + d.text() : "";
+  c.logging.print_interval_steps = d.from(1, 100);
+  c.run.directory = d.text();
+  c.run.steps = d.from(10, 1000);
+  c.run.seed = d.from(0, 1000);
+  c.run.eval_interval_steps = d.from(0, 100);
+  c.run.eval_batches = d.from(1, 100);
+  for (int64_t n = d.from(0, 3); n > 0; n--) {
+    ParameterGroupConfig group;
+    group.pattern = d.text();
+    group.lr = d.maybe([&] { return d.small(); });
+    if (!group.lr) group.lr_scale = d.small();
+    group.weight_decay = d.maybe([&] { return d.small(); });
+    c.parameter_groups.push_back(group);
+  }
+  for (int64_t n = d.from(0, 3); n > 0; n--) c.frozen.push_back(d.text());
+}
+
+Config random_config(uint32_t seed) {
+  Dice d(seed);
+  Config c;
+  c.train_micro_batch_size = d.from(1, 16);
+  c.gradient_accumulation_steps = d.from(0, 4);
+  if (c.gradient_accumulation_steps > 0 && d.flip()) {
+    c.train_batch_size = c.train_micro_batch_size * c.gradient_accumulation_steps * 2;
+  }
+  c.gradient_clipping = d.flip() ? 0 : d.small();
+  c.prescale_gradients = d.flip();
+  c.gradient_predivide_factor = d.small() + 1e-9;
+  random_precision_and_zero(d, c);
+  random_optimizer(d, c);
+  random_scheduler(d, c);
+  random_sections(d, c);
+  return c;
+}
+
+TEST(ConfigRoundTrip, RandomConfigs) {
+  for (uint32_t seed = 0; seed < 400; seed++) {
+    const Config c = random_config(seed);
+    const std::string text = to_json(c);
+    const Config back = parse(text);
+    ASSERT_EQ(back, c) << text;
+    ASSERT_EQ(to_json(back), text);
+  }
+}
+
+TEST(ConfigRoundTrip, ResolvedConfigs) {
+  for (uint32_t seed = 0; seed < 400; seed++) {
+    const Config c = resolve(random_config(seed), 2);
+    const Config back = parse(to_json(c));
+    ASSERT_EQ(back, c) << to_json(c);
+    ASSERT_EQ(resolve(back, 2), c);
+  }
+}
+
+// The text holds every field: two configurations that differ print differently.
+TEST(ConfigRoundTrip, NoTwoConfigsPrintAlike) {
+  std::vector<std::string> texts;
+  for (uint32_t seed = 0; seed < 100; seed++) texts.push_back(to_json(random_config(seed)));
+  std::sort(texts.begin(), texts.end());
+  EXPECT_EQ(std::adjacent_find(texts.begin(), texts.end()), texts.end());
+}
+
+}  // namespace
+}  // namespace zero

@@ -1,0 +1,351 @@
+// What the configuration accepts, and what it means.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "support/config_text.h"
+
+namespace zero {
+namespace {
+
+using test::error_of;
+using test::parse;
+
+std::string read_repository_file(const std::string& path) {
+  std::ifstream file(std::string(ZERO_TEST_DATA) + "/../" + path);
+  EXPECT_TRUE(file.good()) << path;
+  return {(std::istreambuf_iterator<char>(file)), {}};
+}
+
+TEST(Config, AnEmptyObjectIsAllDefaults) {
+  EXPECT_EQ(parse("{}"), Config{});
+  EXPECT_EQ(parse("\xEF\xBB\xBF{}"), Config{});  // with a byte order mark
+  EXPECT_EQ(Config{}.gradient_clipping, 1.0);
+  EXPECT_EQ(Config{}.optimizer.lr, 1e-3);
+  EXPECT_EQ(Config{}.optimizer.betas[1], 0.999);
+}
+
+TEST(Config, CommentsAndTrailingCommas) {
+  const Config c = parse(R"({ // a comment with "quotes" and {braces}
+    /* one
+       more */
+    "model": {"width": 64, "heads": 4, /* inside */ },
+    "frozen": ["wte.*", "a//b", "c/*d*/",], // the strings are not comments
+  })");
+  EXPECT_EQ(c.model.width, 64);
+  EXPECT_EQ(c.frozen, (std::vector<std::string>{"wte.*", "a//b", "c/*d*/"}));
+}
+
+TEST(Config, IntegersMayBeWrittenWithAnExponent) {
+  const Config c =
+      parse(R"({"zero_optimization": {"reduce_bucket_size": 5e8, "allgather_bucket_size": 2.0e+7},
+                             "run": {"steps": 1e2}})");
+  EXPECT_EQ(c.zero.reduce_bucket_numel, 500000000);
+  EXPECT_EQ(c.zero.allgather_bucket_numel, 20000000);
+  EXPECT_EQ(c.run.steps, 100);
+  EXPECT_EQ(error_of(R"({"run": {"steps": 1e300}})"),
+            "config error: f:1: run.steps: expected an integer >= 1, got 1e300");
+  EXPECT_EQ(parse(R"({"run": {"seed": 9007199254740992}})").run.seed, int64_t{1} << 53);
+}
+
+TEST(Config, Aliases) {
+  EXPECT_TRUE(parse(R"({"bfloat16": {"enabled": true}})").precision.bf16);
+  EXPECT_EQ(parse(R"({"zero_optimization": true})").zero.stage, 1);
+  EXPECT_EQ(parse(R"({"zero_optimization": false})").zero.stage, 0);
+  for (const char* prefix : {"", "stage3_"}) {
+    const std::string p(prefix);
+    const Config c =
+        parse("{\"zero_optimization\": {\"" + p + "prefetch_bucket_size\": 7, \"" + p +
+              "max_live_parameters\": 8, \"" + p + "max_reuse_distance\": 1e9, \"" + p +
+              "param_persistence_threshold\": 1e5, \"" + p + "gather_16bit_weights_on_model_save\": false}}");
+    EXPECT_EQ(c.zero.prefetch_numel, 7);
+    EXPECT_EQ(c.zero.max_live_numel, 8);
+    EXPECT_TRUE(c.origin.notes.empty());
+  }
+  EXPECT_EQ(parse(R"({"model": {"n_positions": 99}})").model.context_length, 99);
+  EXPECT_EQ(parse(R"({"steps_per_print": 3})").logging.print_interval_steps, 3);
+  EXPECT_EQ(parse(R"({"steps_per_print": null})").logging.print_interval_steps, 10);
+  EXPECT_EQ(parse(R"({"zero_optimization": {"stage": 3, "mics_shard_size": 4}})").parallel.shard_group_ranks,
+            4);
+  EXPECT_EQ(parse(R"({"zero_optimization": {"stage": 3, "mics_shard_size": -1}})").parallel.shard_group_ranks,
+            0);
+  EXPECT_EQ(parse(R"({"communication_data_type": "bfloat16"})").precision.communication_dtype, Dtype::bf16);
+}
+
+TEST(Config, AutoKeepsTheDefaultInDeepSpeedsOwnSections) {
+  const Config c = parse(R"({"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto",
+                             "stage3_prefetch_bucket_size": "auto", "sub_group_size": "auto",
+                             "round_robin_gradients": "auto"},
+                             "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}})");
+  EXPECT_EQ(c.zero.reduce_bucket_numel, ZeroConfig{}.reduce_bucket_numel);
+  EXPECT_EQ(c.zero.prefetch_numel, std::nullopt);
+  EXPECT_FALSE(c.precision.bf16);
+}
+
+TEST(Config, OptimizersAreNamedInAnyCase) {
+  using Type = OptimizerConfig::Type;
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "adamw"}})").optimizer.type, Type::AdamW);
+  const Config adam =
+      parse(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false, "amsgrad": true,
+                                "bias_correction": false, "eps": 1e-6, "lr": 2, "betas": [0, 0.5],
+                                "weight_decay": 0.25}}})");
+  EXPECT_EQ(adam.optimizer.type, Type::Adam);
+  EXPECT_FALSE(adam.optimizer.adam_w_mode);
+  EXPECT_TRUE(adam.optimizer.amsgrad);
+  EXPECT_FALSE(adam.optimizer.bias_correction);
+  EXPECT_EQ(adam.optimizer.eps, 1e-6);
+  EXPECT_EQ(adam.optimizer.lr, 2);
+  EXPECT_EQ(adam.optimizer.betas, (std::array<double, 2>{0, 0.5}));
+  EXPECT_EQ(adam.optimizer.weight_decay, 0.25);
+  const Config sgd =
+      parse(R"({"optimizer": {"params": {"momentum": 0.9, "nesterov": true}, "type": "SGD"}})");
+  EXPECT_EQ(sgd.optimizer.type, Type::Sgd);
+  EXPECT_EQ(sgd.optimizer.momentum, 0.9);
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "Lion", "params": {"betas": [0.9, 0.99]}}})").optimizer.betas[1],
+            0.99);
+}
+
+TEST(Config, SchedulersCarryTheirParameters) {
+  using Type = SchedulerConfig::Type;
+  const auto schedule = [](const std::string& type, const std::string& params) {
+    return parse("{\"scheduler\": {\"type\": \"" + type + "\", \"params\": {" + params + "}}}").scheduler;
+  };
+  SchedulerConfig s =
+      schedule("WarmupLR", R"("warmup_min_lr": 1e-6, "warmup_max_lr": 1e-3, "warmup_num_steps": 0,
+                                              "warmup_type": "linear", "last_batch_iteration": -1)");
+  EXPECT_EQ(s.type, Type::WarmupLr);
+  EXPECT_EQ(s.warmup_max_lr, 1e-3);
+  EXPECT_EQ(s.warmup_num_steps, 0);
+  EXPECT_EQ(s.warmup_type, SchedulerConfig::Warmup::Linear);
+  s = schedule("WarmupCosineLR", R"("total_num_steps": 5000, "warmup_min_ratio": 0.1, "cos_min_ratio": 0.2)");
+  EXPECT_EQ(s.total_num_steps, 5000);
+  EXPECT_EQ(s.warmup_num_steps, 1000);
+  EXPECT_EQ(s.cos_min_ratio, 0.2);
+  s = schedule("OneCycle", R"("cycle_min_lr": 0.0001, "cycle_max_lr": 0.001, "cycle_first_step_size": 10,
+                              "decay_step_size": 3, "cycle_momentum": false)");
+  EXPECT_EQ(s.cycle_max_lr, 0.001);
+  EXPECT_EQ(s.cycle_second_step_size, std::nullopt);
+  EXPECT_FALSE(s.cycle_momentum);
+  s = schedule("LRRangeTest", R"("lr_range_test_step_size": 200, "lr_range_test_staircase": true)");
+  EXPECT_EQ(s.lr_range_test_step_size, 200);
+  EXPECT_TRUE(s.lr_range_test_staircase);
+  s = schedule("Linear", R"("warmup_steps": 3, "total_steps": 9, "min_lr_ratio": 0.5)");
+  EXPECT_EQ(s.total_steps, 9);
+  EXPECT_EQ(schedule("Constant", R"("warmup_steps": 3)").warmup_steps, 3);
+}
+
+TEST(Config, ModelSizesAndNumbers) {
+  const auto model = [](const std::string& text) { return parse("{\"model\": {" + text + "}}").model; };
+  EXPECT_EQ(model(R"("size": "gpt2")"), ModelConfig{});
+  EXPECT_EQ(model(R"("size": "gpt2-medium")").width, 1024);
+  EXPECT_EQ(model(R"("size": "gpt2-large")").layers, 36);
+  EXPECT_EQ(model(R"("size": "gpt2-xl")").heads, 25);
+  const ModelConfig ten_billion = model(R"("heads": 64, "size": "gpt2-10b", "vocab_size": 50304)");
+  EXPECT_EQ(ten_billion.layers, 50);
+  EXPECT_EQ(ten_billion.width, 4096);
+  EXPECT_EQ(ten_billion.heads, 64);  // a number wins, wherever it stands
+  EXPECT_EQ(ten_billion.vocab_size, 50304);
+  EXPECT_EQ(
+      error_of(R"({"model": {"size": "gpt2-xxl"}})"),
+      "config error: f:1: model.size: expected \"gpt2\", \"gpt2-medium\", \"gpt2-large\", \"gpt2-xl\" or "
+      "\"gpt2-10b\", got \"gpt2-xxl\"; did you mean \"gpt2-xl\"?");
+}
+
+TEST(Config, Bytes) {
+  const auto budget = [](const std::string& value) {
+    return parse("{\"residency\": {\"budget\": " + value + "}}").residency.budget_bytes;
+  };
+  EXPECT_EQ(budget("1048576"), 1048576);
+  EXPECT_EQ(budget("\"512MiB\""), 512ll << 20);
+  EXPECT_EQ(budget("\"1.5 GB\""), 1500000000);
+  EXPECT_EQ(budget("\"2kib\""), 2048);
+  EXPECT_EQ(budget("\"77\""), 77);
+  EXPECT_EQ(budget("\"all\""), kAllBytes);
+  EXPECT_EQ(budget("null"), -1);
+  for (const char* bad : {"-1", "1.5", "\"-1MiB\"", "\"MiB\"", "\"1e30GB\"", "\"nan\"", "\"inf\"", "true",
+                          "\"\"", "\"1 MiB x\"", "\"0x10\""}) {
+    EXPECT_NE(error_of("{\"residency\": {\"budget\": " + std::string(bad) + "}}"), "") << bad;
+  }
+}
+
+TEST(Config, ParameterGroupsAndPlaces) {
+  const Config c = parse(R"({"parameter_groups": [{"pattern": "*.bias", "weight_decay": 0},
+    {"pattern": "wte.*", "lr": 1e-4},
+    {"pattern": "h.?.*", "lr_scale": 0.5}],
+    "model": {
+      "layers": 3}})");
+  ASSERT_EQ(c.parameter_groups.size(), 3u);
+  EXPECT_EQ(c.parameter_groups[0].weight_decay, 0.0);
+  EXPECT_EQ(c.parameter_groups[0].lr, std::nullopt);
+  EXPECT_EQ(c.parameter_groups[1].lr, 1e-4);
+  EXPECT_EQ(c.parameter_groups[2].lr_scale, 0.5);
+  EXPECT_EQ(c.place("parameter_groups[1].lr"), "f:2");
+  EXPECT_EQ(c.place("parameter_groups[2].lr"), "f:3");  // not given: its group
+  EXPECT_EQ(c.place("model.layers"), "f:5");
+  EXPECT_EQ(c.place("model.width"), "f:4");
+  EXPECT_EQ(c.place("data.train"), "f");
+  EXPECT_EQ(Config{}.place("data.train"), "configuration");
+}
+
+TEST(Config, OverridesComeLastAndNameTheirPlace) {
+  const char* text = R"({"zero_optimization": {"stage": 1}, "parameter_groups": [{"pattern": "a"}]})";
+  const Config c =
+      parse(text, {"zero_optimization.stage=2", "zero_optimization.stage=3", "run.directory=runs/x=y",
+                   "data.train=some file.tok", "parameter_groups.0.lr=0.5", "model={\"width\": 24}",
+                   "model.heads=2", "frozen=[\"a\",]", "data.tokenizer=\"12\"", "run.steps= 5e1 "});
+  EXPECT_EQ(c.zero.stage, 3);
+  EXPECT_EQ(c.run.directory, "runs/x=y");
+  EXPECT_EQ(c.data.train, "some file.tok");
+  EXPECT_EQ(c.parameter_groups[0].lr, 0.5);
+  EXPECT_EQ(c.model.width, 24);
+  EXPECT_EQ(c.model.heads, 2);
+  EXPECT_EQ(c.frozen, std::vector<std::string>{"a"});
+  EXPECT_EQ(c.data.tokenizer, "12");
+  EXPECT_EQ(c.run.steps, 50);
+  EXPECT_EQ(c.place("zero_optimization.stage"), "--set zero_optimization.stage=3");
+}
+
+// Files as DeepSpeed's users have them, without what this version does not do.
+TEST(Config, DeepSpeedFiles) {
+  const Config zero2 = parse(R"({
+    "train_batch_size": 32, "gradient_accumulation_steps": 2, "steps_per_print": 2000, "wall_clock_breakdown": false,
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-5, "betas": [0.8, 0.999], "eps": 1e-8, "weight_decay": 3e-7,
+                                              "torch_adam": true}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 3e-5, "warmup_num_steps": 500}},
+    "fp16": {"enabled": false, "loss_scale": 0, "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1},
+    "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 2, "allgather_partitions": true, "allgather_bucket_size": 2e8, "overlap_comm": true,
+                          "reduce_scatter": true, "reduce_bucket_size": 2e8, "contiguous_gradients": true,
+                          "offload_optimizer": {"device": "none", "pin_memory": true}},
+    "activation_checkpointing": {"partition_activations": false, "profile": false},
+    "flops_profiler": {"enabled": false, "profile_step": 1}, "elasticity": {"enabled": false},
+    "tensorboard": {"enabled": false, "output_path": "x"}})");
+  EXPECT_EQ(zero2.zero.stage, 2);
+  EXPECT_EQ(zero2.zero.overlap_comm, true);
+  EXPECT_EQ(zero2.scheduler.warmup_num_steps, 500);
+  EXPECT_EQ(resolve(zero2, 4).train_micro_batch_size, 4);
+  ASSERT_EQ(zero2.origin.notes.size(), 1u);
+  EXPECT_EQ(zero2.origin.notes[0], "f:4: optimizer.params.torch_adam has no effect here: there is one Adam");
+
+  const Config zero3 = parse(R"({
+    "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.5, "prescale_gradients": true,
+    "gradient_predivide_factor": 2.0, "communication_data_type": "bf16", "data_types": {"grad_accum_dtype": "fp32"},
+    "zero_allow_untested_optimizer": true,
+    "zero_optimization": {"stage": 3, "sub_group_size": 1e8, "stage3_max_live_parameters": 1e9,
+                          "stage3_max_reuse_distance": 1e9, "stage3_prefetch_bucket_size": 5e8,
+                          "stage3_param_persistence_threshold": 1e6, "offload_param": null,
+                          "zero_hpz_partition_size": 1, "ignore_unused_parameters": true,
+                          "elastic_checkpoint": false, "round_robin_gradients": false},
+    "aio": {"thread_count": 1, "queue_depth": 8}})");
+  EXPECT_EQ(zero3.gradient_clipping, 0.5);
+  EXPECT_TRUE(zero3.prescale_gradients);
+  EXPECT_EQ(zero3.gradient_predivide_factor, 2);
+  EXPECT_EQ(zero3.zero.max_live_numel, 1000000000);
+  EXPECT_EQ(zero3.origin.notes.size(), 3u);  // untested optimizer, sub_group_size, persistence threshold
+}
+
+TEST(Config, ExampleFilesAreValid) {
+  for (const char* name : {"gpt2-demo.json", "gpt2-zero3.json"}) {
+    const Config c = load_config(std::string(ZERO_TEST_DATA) + "/../configs/" + name);
+    for (int ranks : {1, 2, 4}) EXPECT_EQ(resolve(c, ranks).zero.stage, 3) << name;
+    EXPECT_TRUE(c.origin.notes.empty());
+  }
+}
+
+TEST(Config, PrintingIsStable) {
+  const std::string text = to_json(Config{});
+  EXPECT_EQ(text.find("{\n  \"train_batch_size\": null,\n  \"train_micro_batch_size_per_gpu\": null,"), 0u);
+  EXPECT_EQ(to_json(parse(text)), text);
+  Config broken;
+  broken.data.train = "\xff";
+  EXPECT_THROW(to_json(broken), Error);
+}
+
+TEST(ConfigKeys, AreUniqueAndComplete) {
+  std::set<std::string> paths;
+  for (const ConfigKey& key : config_keys()) {
+    EXPECT_TRUE(paths.insert(key.path).second) << key.path << " twice";
+    for (const std::string& alias : key.aliases) {
+      EXPECT_TRUE(paths.insert(key.path.substr(0, key.path.rfind('.') + 1) + alias).second)
+          << alias << " twice";
+    }
+    EXPECT_FALSE(key.type.empty()) << key.path;
+    EXPECT_TRUE(key.support != ConfigKey::Support::Bound || !key.doc.empty()) << key.path;
+  }
+  for (const char* known :
+       {"zero_optimization.stage", "optimizer.params.lr", "scheduler.params.cycle_max_lr",
+        "parameter_groups[].pattern", "model.size", "run.steps", "fp16", "residency.budget"}) {
+    EXPECT_TRUE(paths.contains(known)) << known;
+  }
+  EXPECT_GT(paths.size(), 150u);
+}
+
+// What the description calls the default is accepted, silently, and changes nothing.
+TEST(ConfigKeys, DefaultsAreAccepted) {
+  int tried = 0;
+  for (const ConfigKey& key : config_keys()) {
+    const bool depends_on_type = key.path.find(".params.") != std::string::npos;
+    if (key.default_value.empty() || key.path.find("[]") != std::string::npos || depends_on_type) continue;
+    const Config c = parse("{}", {key.path + "=" + key.default_value});
+    EXPECT_EQ(c, Config{}) << key.path;
+    EXPECT_TRUE(c.origin.notes.empty()) << key.path;
+    tried++;
+  }
+  EXPECT_GT(tried, 120);
+}
+
+TEST(ConfigKeys, TheDocumentHoldsTheTables) {
+  const std::string document = read_repository_file("docs/configuration.md");
+  const std::string table = config_reference();
+  if (document.find(table) != std::string::npos) return;
+  const std::string path = testing::TempDir() + "configuration_table.md";
+  std::ofstream(path) << table;
+  FAIL() << "docs/configuration.md has drifted from the key tables; the table now is in " << path;
+}
+
+TEST(NameMatches, Globs) {
+  EXPECT_TRUE(name_matches("*", ""));
+  EXPECT_TRUE(name_matches("*.bias", "h.0.attn.bias"));
+  EXPECT_FALSE(name_matches("*.bias", "h.0.attn.bias2"));
+  EXPECT_TRUE(name_matches("h.?.ln_*.weight", "h.3.ln_1.weight"));
+  EXPECT_FALSE(name_matches("h.?.ln_*.weight", "h.13.ln_1.weight"));
+  EXPECT_TRUE(name_matches("wte.weight", "wte.weight"));
+  EXPECT_FALSE(name_matches("wte", "wte.weight"));
+  EXPECT_FALSE(name_matches("", "a"));
+  EXPECT_TRUE(name_matches("", ""));
+  EXPECT_FALSE(name_matches("?", ""));
+  EXPECT_TRUE(name_matches("a*b*c", "a.b.b.c"));
+  EXPECT_TRUE(name_matches("[a]", "[a]"));
+  // No exponential search.
+  std::string stars;
+  for (int i = 0; i < 50; i++) stars += "*a";
+  EXPECT_FALSE(name_matches(stars + "b", std::string(2000, 'a')));
+}
+
+// Against the definition by recursion, for every short pattern and name.
+TEST(NameMatches, EqualsTheRecursiveDefinition) {
+  struct Slow {
+    static bool match(std::string_view p, std::string_view n) {
+      if (p.empty()) return n.empty();
+      if (p[0] == '*') return match(p.substr(1), n) || (!n.empty() && match(p, n.substr(1)));
+      return !n.empty() && (p[0] == '?' || p[0] == n[0]) && match(p.substr(1), n.substr(1));
+    }
+  };
+  const auto words = [](std::string_view letters, size_t longest) {
+    std::vector<std::string> all{""};
+    for (size_t i = 0; i < all.size() && all[i].size() < longest; i++) {
+      for (char c : letters) all.push_back(all[i] + c);
+    }
+    return all;
+  };
+  for (const std::string& pattern : words("ab*?", 5)) {
+    for (const std::string& name : words("ab", 5)) {
+      ASSERT_EQ(name_matches(pattern, name), Slow::match(pattern, name)) << pattern << " " << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zero
