@@ -123,8 +123,9 @@ TEST(Gpt2Golden, TenStepsMeetPyTorchsLosses) {
       loss.backward();
       const double norm = torch::nn::utils::clip_grad_norm_(model->parameters(), run.clip);
       optimizer->step();
-      EXPECT_NEAR(loss.item<double>(), run.losses[step], 1e-5 * run.losses[step]);
-      EXPECT_NEAR(norm, run.gradient_norms[step], 1e-4 * run.gradient_norms[step]);
+      // Ten times fp32's distance from fp64 here, and below what GELU by erf or another epsilon would change.
+      EXPECT_NEAR(loss.item<double>(), run.losses[step], 1e-6 * run.losses[step]);
+      EXPECT_NEAR(norm, run.gradient_norms[step], 1e-5 * run.gradient_norms[step]);
     }
   }
 }
