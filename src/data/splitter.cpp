@@ -100,8 +100,10 @@ bool Splitter::Matcher::find(size_t& begin, size_t& end) {
   const int rc = pcre2_match(m.splitter->code.get(), reinterpret_cast<PCRE2_SPTR>(m.text.data()),
                              m.text.size(), m.at, PCRE2_NO_UTF_CHECK, m.match.get(), m.context.get());
   if (rc == PCRE2_ERROR_NOMATCH) return false;
-  require(rc > 0, ErrorKind::Unsupported, m.splitter->place,
-          "splitting gave up at byte " + std::to_string(m.at) + " of a text (" + pcre2_message(rc) + ")");
+  if (rc <= 0) {
+    fail(ErrorKind::Unsupported, m.splitter->place,
+         "splitting gave up at byte " + std::to_string(m.at) + " of a text (" + pcre2_message(rc) + ")");
+  }
   const size_t* bounds = pcre2_get_ovector_pointer(m.match.get());
   begin = bounds[0];
   end = bounds[1];

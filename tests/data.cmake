@@ -1,0 +1,1 @@
+zero_test(tokenizer USES data LIBS nlohmann_json::nlohmann_json)
