@@ -198,7 +198,7 @@ void expect_sound_unit(const UnitLayout& unit, const LayoutOptions& options) {
   }
 }
 
-void expect_all_placed_once(const test::FlatTree& tree, const std::vector<UnitLayout>& units) {
+void expect_all_placed_once(const testing::FlatTree& tree, const std::vector<UnitLayout>& units) {
   std::map<std::string, int> times;
   std::set<std::string> unit_names;
   for (const UnitLayout& unit : units) {
@@ -224,7 +224,7 @@ void expect_all_placed_once(const test::FlatTree& tree, const std::vector<UnitLa
 }
 
 // Order inside a unit is module order, and units stand in the order of their first parameters within a chunk.
-void expect_module_order(const test::FlatTree& tree, const std::vector<UnitLayout>& units) {
+void expect_module_order(const testing::FlatTree& tree, const std::vector<UnitLayout>& units) {
   for (const UnitLayout& unit : units)
     for (size_t i = 1; i < unit.parameters.size(); ++i)
       EXPECT_LT(tree.position(unit.parameters[i - 1].name), tree.position(unit.parameters[i].name));
@@ -232,8 +232,8 @@ void expect_module_order(const test::FlatTree& tree, const std::vector<UnitLayou
 
 TEST(Layout, HoldsItsPromisesForRandomTrees) {
   for (uint64_t seed = 0; seed < 150; ++seed) {
-    ModuleSpec root = test::random_module_tree(seed);
-    test::FlatTree tree(root);
+    ModuleSpec root = testing::random_module_tree(seed);
+    testing::FlatTree tree(root);
     for (int ranks = 1; ranks <= 9; ++ranks)
       for (int64_t alignment : {1, 3, 4, 32}) {
         SCOPED_TRACE("seed " + std::to_string(seed) + " ranks " + std::to_string(ranks) + " alignment " +
@@ -250,7 +250,7 @@ TEST(Layout, HoldsItsPromisesForRandomTrees) {
 
 TEST(Layout, OffsetsDoNotDependOnTheRanks) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    ModuleSpec root = test::random_module_tree(seed);
+    ModuleSpec root = testing::random_module_tree(seed);
     auto alone = make_layout(root, {.shard_ranks = 1});
     auto many = make_layout(root, {.shard_ranks = 7});
     ASSERT_EQ(names(alone), names(many));

@@ -265,7 +265,7 @@ void expect_consistent(const ModuleSpec& root, PlanOptions options) {
 TEST(Plan, HoldsItsPromisesForRandomPlans) {
   std::mt19937_64 random(1);
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    ModuleSpec root = test::random_module_tree(seed);
+    ModuleSpec root = testing::random_module_tree(seed);
     for (int ranks : {1, 2, 3, 6, 8}) {
       SCOPED_TRACE("seed " + std::to_string(seed) + " ranks " + std::to_string(ranks));
       PlanOptions options{.ranks = ranks, .accumulation_steps = 1 + static_cast<int>(random() % 4)};

@@ -1,9 +1,10 @@
 #pragma once
-// Sharded checkpoints: one safetensors file per rank and one index that maps every global tensor to its pieces.
-// Bytes only: no tensors library, no ranks. docs/formats.md describes the files.
+// Sharded checkpoints: one safetensors file per rank and one index that maps every global tensor to its
+// pieces. Bytes only: no tensors library, no ranks. docs/formats.md describes the files.
 //
 // A checkpoint directory is published by its last step, a rename; a reader never sees half of one:
-//   DIR/step-00000100.tmp-XXXX/  ->  DIR/step-00000100/{rank-00000.safetensors, ..., index.json}
+//   DIR/step-00000100.tmp-SAVEID/  ->  DIR/step-00000100/{rank-00000.safetensors, ..., index.json}
+// SAVEID is random and stands in every file, so that files of two saves are never read as one.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,15 +12,18 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zero/dtype.h"
 
 namespace zero {
 
-/// A contiguous range of a flattened global tensor that one rank holds.
+/// A contiguous range of a flattened global tensor that one rank holds. Every element of a tensor must be in
+/// exactly one piece of one rank; replicas write nothing. A piece without elements only makes the tensor
+/// known.
 struct TensorPiece {
-  std::string name;            // global name, e.g. "model/h.0.ln_1.weight", "optimizer/exp_avg/h.0.ln_1.weight"
+  std::string name;  // global name, e.g. "model/h.0.ln_1.weight", "optimizer/exp_avg/h.0.ln_1.weight"
   Dtype dtype = Dtype::f32;
   std::vector<int64_t> shape;  // of the whole tensor
   int64_t begin = 0;           // first element of the piece in the flattened tensor
@@ -29,7 +33,7 @@ struct TensorPiece {
 
 /// Where one piece lies on disk.
 struct StoredPiece {
-  std::string file;       // relative to the checkpoint directory
+  std::string file;  // relative to the checkpoint directory
   int64_t begin = 0, numel = 0;
   int64_t offset_bytes = 0;  // from the start of the file
   uint64_t checksum = 0;     // XXH3 64 of the piece's bytes
@@ -37,7 +41,7 @@ struct StoredPiece {
 struct StoredTensor {
   Dtype dtype = Dtype::f32;
   std::vector<int64_t> shape;
-  std::vector<StoredPiece> pieces;  // ascending, disjoint, covering the tensor
+  std::vector<StoredPiece> pieces;  // ascending, disjoint, covering the tensor; none for an empty one
 };
 
 /// What one rank wrote; rank 0 collects these to make the index.
@@ -50,32 +54,49 @@ struct ShardManifest {
 std::string to_text(const ShardManifest& manifest);
 ShardManifest manifest_from_text(std::string_view text);
 
-/// Steps of a save. On several ranks: rank 0 begins; barrier; every rank writes; rank 0 collects the manifests and publishes.
+/// Steps of a save. On several ranks: rank 0 begins and tells the others the save id; every rank writes; rank
+/// 0 collects the manifests and publishes. After an error on any rank, rank 0 abandons. Functions keep no
+/// state.
 class CheckpointWriter {
  public:
-  /// Makes the temporary directory (rank 0) or names it (others; same arguments). Throws Io.
+  /// Makes `directory` if needed and the temporary directory in it, with a new random save id. Throws Io.
   static std::filesystem::path begin(const std::filesystem::path& directory, int64_t step);
-  /// Writes `rank-RRRRR.safetensors` with fsync; the file is a valid safetensors file whose tensors are 1-D pieces named
-  /// "NAME@BEGIN". Checks free space first. Throws Io naming the file and the cause.
-  static ShardManifest write_shard(const std::filesystem::path& temporary, int rank, std::span<const TensorPiece> pieces);
-  /// Checks that the pieces cover every tensor exactly once (Internal otherwise), writes index.json with `metadata` (a JSON object
-  /// as text), fsyncs, renames to DIRECTORY/step-NNNNNNNN, fsyncs the directory. An existing checkpoint of that step is
-  /// replaced only after the new one is complete. Then removes all but the newest `keep_last` (0 = all) and stale temporaries of earlier saves.
-  static std::filesystem::path publish(const std::filesystem::path& temporary, const std::filesystem::path& directory,
-                                       int64_t step, std::span<const ShardManifest> manifests,
-                                       const std::string& metadata, int keep_last);
-  /// Removes a temporary directory after a failed save. Never throws.
+  /// The id that begin() chose, and the same path from it on another rank. Throws Usage for any other name.
+  static uint64_t save_id(const std::filesystem::path& temporary);
+  static std::filesystem::path temporary_path(const std::filesystem::path& directory, int64_t step,
+                                              uint64_t save_id);
+
+  /// Writes `rank-RRRRR.safetensors` with fsync; the file is a valid safetensors file whose tensors are 1-D
+  /// pieces named "NAME@BEGIN". Pieces are written straight from their memory, which must stay unchanged.
+  /// Checks them and the free space first. Throws Usage naming the piece, Io naming the file and the cause;
+  /// no file is left then.
+  static ShardManifest write_shard(const std::filesystem::path& temporary, int rank,
+                                   std::span<const TensorPiece> pieces);
+
+  /// Checks that the pieces cover every tensor exactly once (Internal otherwise), writes index.json with
+  /// `metadata` (a JSON object as text, Usage otherwise), fsyncs, renames to DIRECTORY/step-NNNNNNNN, fsyncs
+  /// the directory. An existing checkpoint of that step is replaced only after the new one is complete.
+  /// Throws Io; everything published before is intact then. Then removes all but the newest `keep_last` (0 =
+  /// all; the new one always stays) and temporaries of earlier saves; what cannot be removed is tried again
+  /// by the next save.
+  static std::filesystem::path publish(const std::filesystem::path& temporary,
+                                       const std::filesystem::path& directory, int64_t step,
+                                       std::span<const ShardManifest> manifests, const std::string& metadata,
+                                       int keep_last);
+
+  /// Removes a temporary directory after a failed save. Never throws, never touches anything else.
   static void abandon(const std::filesystem::path& temporary) noexcept;
 };
 
-/// The newest complete checkpoint in a directory: its path, or empty.
+/// The newest complete checkpoint in a directory (highest step): its path, or empty, also where the directory
+/// is missing. Throws Io where it cannot be read.
 std::filesystem::path latest_checkpoint(const std::filesystem::path& directory);
 
 /// Reads any range of any tensor, whatever the world that wrote it. Thread safe after construction.
 class CheckpointReader {
  public:
-  /// Opens one step's directory. Checks the index completely (sizes, bounds, overlaps, coverage, file lengths, headers) before
-  /// anything is read. Throws Io or Corrupt naming file and tensor.
+  /// Opens one step's directory. Checks the index completely (sizes, bounds, overlaps, coverage, file
+  /// lengths, headers) before anything is read. Throws Io or Corrupt naming file and tensor.
   explicit CheckpointReader(std::filesystem::path checkpoint);
   ~CheckpointReader();
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -84,8 +105,9 @@ class CheckpointReader {
   /// The JSON object given at publish(), as text.
   const std::string& metadata() const;
   int64_t step() const;
-  /// Copies elements [begin, begin + numel) of a tensor. Every piece that is read in full is checked against its checksum.
-  /// Throws Corrupt naming file and tensor; Usage for an unknown name or a range outside it.
+  /// Copies elements [begin, begin + numel) of a tensor. Every piece that is read in full is checked against
+  /// its checksum. Throws Corrupt naming file and tensor; Usage for an unknown name or a range outside it.
+  /// After an error `out` holds anything.
   void read(const std::string& name, int64_t begin, int64_t numel, void* out) const;
   /// Checks every checksum of every piece. Throws Corrupt naming the first bad one.
   void verify() const;

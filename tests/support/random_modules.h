@@ -10,7 +10,7 @@
 
 #include "zero/plan.h"
 
-namespace zero::test {
+namespace zero::testing {
 
 /// All names of a tree with their specs and their places in module order.
 struct FlatTree {
@@ -73,4 +73,4 @@ class RandomTree {
 
 inline ModuleSpec random_module_tree(uint64_t seed) { return RandomTree(seed).make(); }
 
-}  // namespace zero::test
+}  // namespace zero::testing

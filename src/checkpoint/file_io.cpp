@@ -1,0 +1,145 @@
+#include "checkpoint/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "zero/error.h"
+
+namespace zero::checkpoint {
+namespace {
+
+std::string_view remedy_for(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free disk space or choose another directory";
+    case EFBIG:
+      return "raise the limit on file sizes (ulimit -f)";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "check who may write there";
+    case ENOENT:
+      return "check the path";
+    case ELOOP:
+      return "a checkpoint holds regular files only";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+void fail_errno(const std::filesystem::path& path, std::string_view action) {
+  int error = errno;
+  fail(ErrorKind::Io, path.string(),
+       "cannot " + std::string(action) + ": " + std::generic_category().message(error), remedy_for(error));
+}
+
+File File::create(const std::filesystem::path& path) {
+  int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail_errno(path, "create");
+  return {path, descriptor};
+}
+
+File File::open(const std::filesystem::path& path) {
+  // Without O_NONBLOCK a pipe put in place of a file would block here.
+  int descriptor = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) fail_errno(path, "open");
+  File file(path, descriptor);
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) fail_errno(path, "examine");
+  require(S_ISREG(status.st_mode), ErrorKind::Io, path.string(), "not a regular file");
+  return file;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+void File::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_errno(path_, "write");
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void File::sync_and_close() {
+  if (::fsync(descriptor_) != 0) fail_errno(path_, "write to the disk");
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail_errno(path_, "close");
+}
+
+void File::read_at(int64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    ssize_t got = ::pread(descriptor_, out.data(), out.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_errno(path_, "read");
+    require(got > 0, ErrorKind::Corrupt, path_.string(),
+            "the file ends at byte " + std::to_string(offset) + ", " + std::to_string(out.size()) +
+                " bytes are missing",
+            "use another checkpoint");
+    offset += got;
+    out = out.subspan(static_cast<size_t>(got));
+  }
+}
+
+File::Identity File::identity() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) fail_errno(path_, "examine");
+  return {.bytes = status.st_size,
+          .device = status.st_dev,
+          .inode = status.st_ino,
+          .changed_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+std::string read_text(const std::filesystem::path& path, int64_t most_bytes) {
+  File file = File::open(path);
+  int64_t bytes = file.identity().bytes;
+  require(bytes <= most_bytes, ErrorKind::Corrupt, path.string(),
+          std::to_string(bytes) + " bytes, more than the " + std::to_string(most_bytes) + " allowed");
+  std::string text(static_cast<size_t>(bytes), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  File file = File::create(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.sync_and_close();
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_errno(directory, "open");
+  int result = ::fsync(descriptor);
+  int error = errno;
+  ::close(descriptor);
+  errno = error;
+  // Some file systems know no fsync of directories; their renames are in order anyway.
+  if (result != 0 && error != EINVAL) fail_errno(directory, "write to the disk");
+}
+
+void require_free_space(const std::filesystem::path& directory, int64_t bytes) {
+  struct statvfs status {};
+  if (::statvfs(directory.c_str(), &status) != 0) fail_errno(directory, "examine");
+  unsigned __int128 free = static_cast<unsigned __int128>(status.f_bavail) * status.f_frsize;
+  if (free >= static_cast<unsigned __int128>(bytes)) return;
+  fail(ErrorKind::Io, directory.string(),
+       std::to_string(bytes) + " bytes to write, " + std::to_string(static_cast<uint64_t>(free)) +
+           " bytes free",
+       remedy_for(ENOSPC));
+}
+
+}  // namespace zero::checkpoint

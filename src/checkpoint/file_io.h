@@ -1,0 +1,59 @@
+#pragma once
+// Files as descriptors that close themselves. Every failure is an Io error with the path and the cause.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace zero::checkpoint {
+
+/// Throws Io for the current errno: "PATH: cannot ACTION: CAUSE; what to do".
+[[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action);
+
+class File {
+ public:
+  /// Makes a file that must not exist yet.
+  static File create(const std::filesystem::path& path);
+  /// Opens a regular file for reading; links are refused, so that a checkpoint cannot point outside itself.
+  static File open(const std::filesystem::path& path);
+  ~File();
+  File(File&& other) noexcept;
+  File& operator=(File&&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  /// Forces the contents to the disk and closes.
+  void sync_and_close();
+
+  /// Fills `out` from an offset. Throws Corrupt where the file ends before.
+  void read_at(int64_t offset, std::span<std::byte> out) const;
+
+  /// What tells this file from one put in its place later.
+  struct Identity {
+    int64_t bytes = 0;
+    uint64_t device = 0, inode = 0;
+    int64_t changed_ns = 0;
+    bool operator==(const Identity&) const = default;
+  };
+  Identity identity() const;
+
+ private:
+  File(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::filesystem::path path_;
+  int descriptor_;
+};
+
+/// A whole file as text. Throws Corrupt if it is longer than `most_bytes`.
+std::string read_text(const std::filesystem::path& path, int64_t most_bytes);
+
+void write_text(const std::filesystem::path& path, std::string_view text);
+
+/// Forces a directory's entries to the disk.
+void sync_directory(const std::filesystem::path& directory);
+
+/// Throws Io if the file system of `directory` has less than `bytes` free.
+void require_free_space(const std::filesystem::path& directory, int64_t bytes);
+
+}  // namespace zero::checkpoint

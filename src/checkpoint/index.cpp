@@ -1,0 +1,176 @@
+#include "checkpoint/index.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "base/checked.h"
+
+namespace zero::checkpoint {
+namespace {
+
+constexpr std::string_view kChecksumKey = ",\n\"checksum\": \"";
+constexpr std::string_view kEnd = "\"\n}\n";
+constexpr size_t kHexDigits = 16;
+
+// The text without the checksum and what follows it. Throws Corrupt if it is missing or wrong.
+std::string_view checked_body(std::string_view text, std::string_view place) {
+  size_t tail = kChecksumKey.size() + kHexDigits + kEnd.size();
+  bool complete =
+      text.size() > tail && text.ends_with(kEnd) && text.substr(text.size() - tail).starts_with(kChecksumKey);
+  require(complete, ErrorKind::Corrupt, place, "the file is incomplete: no checksum at its end",
+          "use another checkpoint");
+  std::string_view body = text.substr(0, text.size() - tail);
+  std::string_view found = text.substr(text.size() - kEnd.size() - kHexDigits, kHexDigits);
+  std::string expected = to_hex(checksum_of(body));
+  require(found == expected, ErrorKind::Corrupt, place,
+          "checksum " + expected + ", but the file says " + std::string(found), "use another checkpoint");
+  return body;
+}
+
+Index from_object(const Json& json, std::string_view place) {
+  require(text_member(json, "format", place) == kFormat, ErrorKind::Corrupt, place,
+          "not a checkpoint index: format is not \"" + std::string(kFormat) + "\"");
+  int64_t version = count_member(json, "version", place);
+  require(version == kVersion, ErrorKind::Unsupported, place, "format version " + std::to_string(version),
+          "this program reads version " + std::to_string(kVersion));
+  Index index{.step = count_member(json, "step", place),
+              .save_id = hex_member(json, "save_id", place),
+              .files = {},
+              .tensors = {},
+              .metadata = member(json, "metadata", Json::value_t::object, place).dump()};
+  for (const auto& [name, bytes] : member(json, "files", Json::value_t::object, place).items())
+    index.files.emplace(name, count_value(bytes, "files." + name, place));
+  int64_t world = count_member(json, "world", place);
+  require(world == static_cast<int64_t>(index.files.size()), ErrorKind::Corrupt, place,
+          "world is " + std::to_string(world) + ", but there are " + std::to_string(index.files.size()) +
+              " files");
+  for (const auto& [name, tensor] : member(json, "tensors", Json::value_t::object, place).items())
+    index.tensors.emplace(name, tensor_from_json(tensor, std::string(place) + ": tensor " + in_quotes(name)));
+  return index;
+}
+
+// Checks one tensor on its own. `fail_at` throws with the tensor's name.
+template <typename Fail>
+void check_tensor(const StoredTensor& tensor, const std::map<std::string, int64_t>& files, Fail fail_at) {
+  auto numel = numel_of(tensor.shape, tensor.dtype);
+  if (!numel) fail_at("its shape is negative or too large");
+  int64_t next = 0;
+  for (const StoredPiece& piece : tensor.pieces) {
+    auto file = files.find(piece.file);
+    if (file == files.end()) fail_at("a piece is in file " + in_quotes(piece.file) + ", which is not listed");
+    if (piece.numel < 1 || piece.numel > *numel || piece.begin < 0 || piece.begin > *numel - piece.numel)
+      fail_at("piece [" + std::to_string(piece.begin) + ", +" + std::to_string(piece.numel) +
+              ") is outside its " + std::to_string(*numel) + " elements");
+    if (piece.begin != next)
+      fail_at((piece.begin < next ? "two pieces hold element " : "no piece holds element ") +
+              std::to_string(std::min(piece.begin, next)));
+    next = piece.begin + piece.numel;
+    int64_t bytes = piece.numel * itemsize(tensor.dtype);
+    if (piece.offset_bytes < 8 || bytes > file->second || piece.offset_bytes > file->second - bytes)
+      fail_at("a piece at byte " + std::to_string(piece.offset_bytes) + " is outside " + piece.file);
+  }
+  if (next != *numel) fail_at("no piece holds element " + std::to_string(next));
+}
+
+}  // namespace
+
+uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+bool is_plain_name(std::string_view name) {
+  auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !name.empty() && name.size() <= 200 && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), allowed);
+}
+
+std::optional<int64_t> numel_of(const std::vector<int64_t>& shape, Dtype dtype) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  bool empty = false;
+  for (int64_t size : shape) {
+    if (size < 0) return std::nullopt;
+    empty |= size == 0;
+  }
+  if (empty) return 0;
+  std::optional<int64_t> bytes = itemsize(dtype);
+  for (int64_t size : shape) {
+    bytes = checked_multiply(*bytes, size);
+    if (!bytes || *bytes > kMost) return std::nullopt;
+  }
+  return *bytes / itemsize(dtype);
+}
+
+Json to_json(const StoredTensor& tensor) {
+  Json pieces = Json::array();
+  for (const StoredPiece& piece : tensor.pieces)
+    pieces.push_back({{"file", piece.file},
+                      {"begin", piece.begin},
+                      {"numel", piece.numel},
+                      {"offset_bytes", piece.offset_bytes},
+                      {"checksum", to_hex(piece.checksum)}});
+  return {{"dtype", std::string(safetensors_name(tensor.dtype))},
+          {"shape", tensor.shape},
+          {"pieces", std::move(pieces)}};
+}
+
+StoredTensor tensor_from_json(const Json& json, std::string_view place) {
+  require(json.is_object(), ErrorKind::Corrupt, place, "expected an object");
+  StoredTensor tensor;
+  std::string dtype = text_member(json, "dtype", place);
+  auto known = dtype_from_safetensors(dtype);
+  require(known.has_value(), ErrorKind::Corrupt, place, "unknown dtype " + in_quotes(dtype));
+  tensor.dtype = *known;
+  for (const Json& size : member(json, "shape", Json::value_t::array, place))
+    tensor.shape.push_back(count_value(size, "shape", place));
+  for (const Json& piece : member(json, "pieces", Json::value_t::array, place)) {
+    require(piece.is_object(), ErrorKind::Corrupt, place, "pieces: expected objects");
+    tensor.pieces.push_back({.file = text_member(piece, "file", place),
+                             .begin = count_member(piece, "begin", place),
+                             .numel = count_member(piece, "numel", place),
+                             .offset_bytes = count_member(piece, "offset_bytes", place),
+                             .checksum = hex_member(piece, "checksum", place)});
+  }
+  return tensor;
+}
+
+std::string to_text(const Index& index) {
+  std::string text =
+      "{\n\"format\": " + Json(kFormat).dump() + ",\n\"version\": " + std::to_string(kVersion) +
+      ",\n\"step\": " + std::to_string(index.step) + ",\n\"save_id\": \"" + to_hex(index.save_id) +
+      "\",\n\"world\": " + std::to_string(index.files.size()) + ",\n\"files\": " + Json(index.files).dump() +
+      ",\n\"metadata\": " + index.metadata + ",\n\"tensors\": {";
+  const char* separator = "\n";
+  for (const auto& [name, tensor] : index.tensors) {
+    text.append(separator).append(Json(name).dump()).append(": ").append(to_json(tensor).dump());
+    separator = ",\n";
+  }
+  text += "\n}";
+  std::string checksum = to_hex(checksum_of(text));
+  return text.append(kChecksumKey).append(checksum).append(kEnd);
+}
+
+Index index_from_text(std::string_view text, std::string_view place) {
+  std::string body(checked_body(text, place));
+  Index index = from_object(parse_object(body + "}", place), place);
+  check(index, ErrorKind::Corrupt, place);
+  return index;
+}
+
+void check(const Index& index, ErrorKind kind, std::string_view place) {
+  for (const auto& [name, bytes] : index.files) {
+    require(is_plain_name(name), kind, place, in_quotes(name) + " is not a plain file name");
+    require(bytes >= 8, kind, place,
+            name + ": " + std::to_string(bytes) + " bytes cannot hold a safetensors file");
+  }
+  for (const auto& [name, tensor] : index.tensors) {
+    auto fail_at = [&](const std::string& problem) {
+      fail(kind, place, "tensor " + in_quotes(name) + ": " + problem);
+    };
+    if (name.empty()) fail_at("it has no name");
+    check_tensor(tensor, index.files, fail_at);
+  }
+}
+
+}  // namespace zero::checkpoint

@@ -1,0 +1,93 @@
+#include "checkpoint/json.h"
+
+#include <charconv>
+#include <cstdio>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "zero/error.h"
+
+namespace zero::checkpoint {
+namespace {
+
+constexpr int kMostDepth = 64;
+
+[[noreturn]] void fail_member(std::string_view place, std::string_view key, std::string_view expected,
+                              const Json* value) {
+  std::string got = "nothing";
+  if (value) {
+    got = value->is_structured() ? value->type_name()
+                                 : value->dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (got.size() > 60) got = got.substr(0, 60) + "...";
+  }
+  fail(ErrorKind::Corrupt, place, std::string(key) + ": expected " + std::string(expected) + ", got " + got);
+}
+
+}  // namespace
+
+Json parse_object(std::string_view text, std::string_view place) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    require(depth <= kMostDepth, ErrorKind::Corrupt, place, "nested too deeply");
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key)
+      require(keys.back().insert(parsed.get<std::string>()).second, ErrorKind::Corrupt, place,
+              "key " + parsed.dump() + " is given twice");
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(text, check);
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::Corrupt, place, std::string("not JSON: ") + error.what());
+  }
+  require(json.is_object(), ErrorKind::Corrupt, place, "expected a JSON object");
+  return json;
+}
+
+const Json& member(const Json& object, std::string_view key, Json::value_t type, std::string_view place) {
+  auto found = object.find(key);
+  if (found == object.end()) fail_member(place, key, Json(type).type_name(), nullptr);
+  if (found->type() != type) fail_member(place, key, Json(type).type_name(), &*found);
+  return *found;
+}
+
+int64_t count_value(const Json& value, std::string_view key, std::string_view place) {
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > kMost)
+    fail_member(place, key, "a whole number from 0 to 2^63 - 1", &value);
+  return value.get<int64_t>();
+}
+
+int64_t count_member(const Json& object, std::string_view key, std::string_view place) {
+  auto found = object.find(key);
+  if (found == object.end()) fail_member(place, key, "a whole number", nullptr);
+  return count_value(*found, key, place);
+}
+
+std::string text_member(const Json& object, std::string_view key, std::string_view place) {
+  return member(object, key, Json::value_t::string, place).get<std::string>();
+}
+
+uint64_t hex_member(const Json& object, std::string_view key, std::string_view place) {
+  std::string text = text_member(object, key, place);
+  uint64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || end != text.data() + text.size() || to_hex(value) != text)
+    fail_member(place, key, "16 hexadecimal digits", &object.at(std::string(key)));
+  return value;
+}
+
+std::string in_quotes(std::string_view name) {
+  return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string to_hex(uint64_t value) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value));
+  return digits;
+}
+
+}  // namespace zero::checkpoint

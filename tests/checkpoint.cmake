@@ -1,0 +1,2 @@
+find_package(nlohmann_json 3.11 REQUIRED)
+zero_test(checkpoint USES checkpoint LIBS nlohmann_json::nlohmann_json)
