@@ -1,0 +1,26 @@
+# Installs the build folder BUILD into a fresh prefix, builds tests/consumer against it, runs it and the installed tool.
+# Usage: cmake -DBUILD=DIR -DSCRATCH=DIR -DCOMPILER=CXX [-DCXX_FLAGS=...] [-DTOOL=1] -P run.cmake
+file(REMOVE_RECURSE ${SCRATCH})
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command}\ngave ${status}\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/first)
+# A package may be moved: nothing in it may name the place where it was installed first.
+file(RENAME ${SCRATCH}/first ${SCRATCH}/prefix)
+run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR} -B ${SCRATCH}/build -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix
+    -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_FLAGS=${CXX_FLAGS} -DCMAKE_BUILD_TYPE=Debug)
+run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+run(${SCRATCH}/build/consumer)
+if(NOT output MATCHES "consumer: ok")
+  message(FATAL_ERROR "the consumer printed: ${output}")
+endif()
+if(TOOL)
+  run(${SCRATCH}/prefix/bin/zero --help)
+endif()
+file(REMOVE_RECURSE ${SCRATCH})
