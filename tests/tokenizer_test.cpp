@@ -77,20 +77,24 @@ TEST_P(Shape, GivesTheRecordedIds) {
   }
 }
 
-TEST_P(Shape, DecodesWhatItEncodes) {
+class RoundTrip : public Shape {};
+
+TEST_P(RoundTrip, DecodesWhatItEncodes) {
   const Tokenizer tokenizer = load_shape(shape(), folder_);
-  if (GetParam() == "removed") GTEST_SKIP() << "drops white space";
+  const bool composes = GetParam() == "neox";
   for (const auto& entry : golden()["texts"]) {
     const auto text = entry[1].get<std::string>();
-    const std::string expected = GetParam() == "neox" ? data::to_nfc(text) : text;
-    EXPECT_EQ(data::to_nfc(tokenizer.decode(tokenizer.encode(text))), data::to_nfc(expected)) << entry[0];
-    if (GetParam() != "neox") EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text) << entry[0];
+    const std::string decoded = tokenizer.decode(tokenizer.encode(text));
+    EXPECT_EQ(composes ? data::to_nfc(decoded) : decoded, composes ? data::to_nfc(text) : text) << entry[0];
   }
 }
 
+std::string name_of(const testing::TestParamInfo<std::string>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Golden, Shape,
                          testing::Values("gpt2", "tiny", "llama3", "neox", "digits", "removed", "literal"),
-                         [](const auto& info) { return info.param; });
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Golden, RoundTrip,
+                         testing::Values("gpt2", "tiny", "llama3", "neox", "digits", "literal"), name_of);
 
 TEST(Gpt2, HasItsVocabulary) {
   const Tokenizer tokenizer = load_gpt2();
