@@ -1,0 +1,73 @@
+// Which kernels this processor runs. Asked once, at run time.
+#include <array>
+
+#include "optim/kernels/variants.h"
+
+namespace zero::kernels {
+namespace {
+
+bool runs_avx2() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx2");  // every processor with AVX2 has F16C
+#else
+  return false;
+#endif
+}
+
+bool runs_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+
+struct Available {
+  std::array<const KernelSet*, 3> sets{};
+  size_t count = 0;
+
+  void add(const KernelSet* set) {
+    if (set) sets[count++] = set;
+  }
+  Available() {
+    add(reference_kernels());
+    if (runs_avx2()) add(avx2_kernels());
+    if (runs_avx512()) add(avx512_kernels());
+  }
+};
+
+constexpr int64_t size_of(Element type) {
+  switch (type) {
+    case Element::none:
+      return 0;
+    case Element::f32:
+      return 4;
+    case Element::bf16:
+    case Element::f16:
+      return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::span<const KernelSet* const> available_kernels() {
+  static const Available available;
+  return {available.sets.data(), available.count};
+}
+
+const KernelSet& best_kernels() { return *available_kernels().back(); }
+
+Buffers advance(Buffers buffers, int64_t count) {
+  buffers.master += count;
+  buffers.gradient = static_cast<const char*>(buffers.gradient) + count * size_of(buffers.gradient_type);
+  if (buffers.parameter) {
+    buffers.parameter = static_cast<char*>(buffers.parameter) + count * size_of(buffers.parameter_type);
+  }
+  if (buffers.first) buffers.first += count;
+  if (buffers.second) buffers.second += count;
+  return buffers;
+}
+
+}  // namespace zero::kernels

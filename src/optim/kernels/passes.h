@@ -1,0 +1,202 @@
+#pragma once
+// The update rules, written once over a vector type V (Scalar in scalar.h; the others beside their kernel
+// sets). In an unnamed namespace for the reason that scalar.h gives.
+
+#include "optim/kernels/scalar.h"
+
+namespace zero::kernels {
+namespace {
+
+template <class V, Element kType>
+typename V::Reg load_as(const void* from, int64_t i) {
+  if constexpr (kType == Element::bf16) return V::load_bf16(static_cast<const uint16_t*>(from) + i);
+  if constexpr (kType == Element::f16) return V::load_f16(static_cast<const uint16_t*>(from) + i);
+  if constexpr (kType == Element::f32) return V::load(static_cast<const float*>(from) + i);
+}
+
+template <class V, Element kType>
+void store_as(void* to, int64_t i, typename V::Reg value) {
+  if constexpr (kType == Element::bf16) V::store_bf16(static_cast<uint16_t*>(to) + i, value);
+  if constexpr (kType == Element::f16) V::store_f16(static_cast<uint16_t*>(to) + i, value);
+  if constexpr (kType == Element::f32) V::store(static_cast<float*>(to) + i, value);
+}
+
+template <Element kGradient, Element kParameter, bool kDecoupled>
+struct AdamPass {
+  template <class V>
+  static void run(const Buffers& b, const AdamScalars& s, int64_t begin, int64_t end) {
+    const auto scale = V::set(s.gradient_scale), decay = V::set(s.decay);
+    const auto beta1 = V::set(s.beta1), one_minus_beta1 = V::set(s.one_minus_beta1);
+    const auto beta2 = V::set(s.beta2), one_minus_beta2 = V::set(s.one_minus_beta2);
+    const auto correction = V::set(s.inverse_root_correction), eps = V::set(s.eps),
+               step_size = V::set(s.step_size);
+    for (int64_t i = begin; i < end; i += V::kWidth) {
+      auto g = V::mul(load_as<V, kGradient>(b.gradient, i), scale);
+      auto p = V::load(b.master + i);
+      if constexpr (kDecoupled) {
+        p = V::mul(p, decay);
+      } else {
+        g = V::add(g, V::mul(decay, p));
+      }
+      const auto m = V::add(V::mul(V::load(b.first + i), beta1), V::mul(one_minus_beta1, g));
+      const auto v = V::add(V::mul(V::load(b.second + i), beta2), V::mul(V::mul(one_minus_beta2, g), g));
+      const auto denominator = V::add(V::mul(V::sqrt(v), correction), eps);
+      p = V::sub(p, V::div(V::mul(step_size, m), denominator));
+      V::store(b.first + i, m);
+      V::store(b.second + i, v);
+      V::store(b.master + i, p);
+      store_as<V, kParameter>(b.parameter, i, p);
+    }
+  }
+};
+
+enum class Momentum : uint8_t { none, heavy_ball, nesterov };
+
+template <Element kGradient, Element kParameter, Momentum kMomentum>
+struct SgdPass {
+  template <class V>
+  static void run(const Buffers& b, const SgdScalars& s, int64_t begin, int64_t end) {
+    const auto scale = V::set(s.gradient_scale), decay = V::set(s.weight_decay), lr = V::set(s.lr);
+    const auto momentum = V::set(s.momentum), undamped = V::set(s.one_minus_dampening);
+    const auto nesterov = V::set(s.nesterov_momentum);
+    for (int64_t i = begin; i < end; i += V::kWidth) {
+      auto p = V::load(b.master + i);
+      auto g = V::add(V::mul(load_as<V, kGradient>(b.gradient, i), scale), V::mul(decay, p));
+      if constexpr (kMomentum != Momentum::none) {
+        const auto buffer = V::add(V::mul(V::load(b.first + i), momentum), V::mul(undamped, g));
+        V::store(b.first + i, buffer);
+        g = kMomentum == Momentum::nesterov ? V::add(g, V::mul(nesterov, buffer)) : buffer;
+      }
+      p = V::sub(p, V::mul(lr, g));
+      V::store(b.master + i, p);
+      store_as<V, kParameter>(b.parameter, i, p);
+    }
+  }
+};
+
+template <Element kGradient, Element kParameter>
+struct LionPass {
+  template <class V>
+  static void run(const Buffers& b, const LionScalars& s, int64_t begin, int64_t end) {
+    const auto scale = V::set(s.gradient_scale), decay = V::set(s.decay), lr = V::set(s.lr);
+    const auto beta1 = V::set(s.beta1), one_minus_beta1 = V::set(s.one_minus_beta1);
+    const auto beta2 = V::set(s.beta2), one_minus_beta2 = V::set(s.one_minus_beta2);
+    for (int64_t i = begin; i < end; i += V::kWidth) {
+      const auto g = V::mul(load_as<V, kGradient>(b.gradient, i), scale);
+      const auto m = V::load(b.first + i);
+      const auto direction = V::sign(V::add(V::mul(m, beta1), V::mul(one_minus_beta1, g)));
+      const auto p = V::sub(V::mul(V::load(b.master + i), decay), V::mul(lr, direction));
+      V::store(b.first + i, V::add(V::mul(m, beta2), V::mul(one_minus_beta2, g)));
+      V::store(b.master + i, p);
+      store_as<V, kParameter>(b.parameter, i, p);
+    }
+  }
+};
+
+/// Whole vectors, then the tail one by one.
+template <class V, class Pass, class Scalars>
+void run_pass(const Buffers& buffers, const Scalars& scalars, int64_t count) {
+  const int64_t whole = count - count % V::kWidth;
+  Pass::template run<V>(buffers, scalars, 0, whole);
+  Pass::template run<Scalar>(buffers, scalars, whole, count);
+}
+
+template <Element kType>
+struct ElementConstant {
+  static constexpr Element value = kType;
+};
+
+template <class F>
+void with_element(Element type, F f) {
+  switch (type) {
+    case Element::none:
+      return f(ElementConstant<Element::none>{});
+    case Element::f32:
+      return f(ElementConstant<Element::f32>{});
+    case Element::bf16:
+      return f(ElementConstant<Element::bf16>{});
+    case Element::f16:
+      return f(ElementConstant<Element::f16>{});
+  }
+}
+
+/// Calls f with the types of gradient and parameter as constants.
+template <class F>
+void with_elements(const Buffers& buffers, F f) {
+  with_element(buffers.gradient_type, [&](auto gradient) {
+    if constexpr (gradient.value != Element::none) {
+      with_element(buffers.parameter_type, [&](auto parameter) { f(gradient, parameter); });
+    }
+  });
+}
+
+template <class V>
+void adam(const Buffers& buffers, const AdamScalars& scalars, int64_t count) {
+  with_elements(buffers, [&](auto gradient, auto parameter) {
+    if (scalars.decoupled)
+      return run_pass<V, AdamPass<gradient.value, parameter.value, true>>(buffers, scalars, count);
+    run_pass<V, AdamPass<gradient.value, parameter.value, false>>(buffers, scalars, count);
+  });
+}
+
+template <class V>
+void sgd(const Buffers& buffers, const SgdScalars& scalars, int64_t count) {
+  with_elements(buffers, [&](auto gradient, auto parameter) {
+    constexpr Element kG = gradient.value, kP = parameter.value;
+    if (!buffers.first) return run_pass<V, SgdPass<kG, kP, Momentum::none>>(buffers, scalars, count);
+    if (scalars.nesterov) return run_pass<V, SgdPass<kG, kP, Momentum::nesterov>>(buffers, scalars, count);
+    run_pass<V, SgdPass<kG, kP, Momentum::heavy_ball>>(buffers, scalars, count);
+  });
+}
+
+template <class V>
+void lion(const Buffers& buffers, const LionScalars& scalars, int64_t count) {
+  with_elements(buffers, [&](auto gradient, auto parameter) {
+    run_pass<V, LionPass<gradient.value, parameter.value>>(buffers, scalars, count);
+  });
+}
+
+/// Element i goes into lane i % 16, whatever the variant; lanes are added as a tree.
+constexpr int64_t kLanes = 16;
+
+inline double sum_lanes(double* lanes) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+template <Element kType>
+void add_tail_squares(const void* values, int64_t begin, int64_t end, double* lanes) {
+  for (int64_t i = begin; i < end; ++i) {
+    const double value = load_as<Scalar, kType>(values, i);
+    lanes[i % kLanes] += value * value;
+  }
+}
+
+/// V::Squares adds kLanes elements at a time into partial sums of fp64; void: one by one.
+template <class V>
+double sum_of_squares(const void* values, Element type, int64_t count) {
+  double lanes[kLanes] = {};
+  with_element(type, [&](auto element) {
+    constexpr Element kType = element.value;
+    if constexpr (kType != Element::none) {
+      const int64_t whole = V::kWidth == 1 ? 0 : count - count % kLanes;
+      if constexpr (V::kWidth > 1) {
+        typename V::Squares squares;
+        for (int64_t i = 0; i < whole; i += V::kWidth) squares.add(load_as<V, kType>(values, i), i % kLanes);
+        squares.store(lanes);
+      }
+      add_tail_squares<kType>(values, whole, count, lanes);
+    }
+  });
+  return sum_lanes(lanes);
+}
+
+template <class V>
+constexpr KernelSet kernel_set(std::string_view name) {
+  return {name, adam<V>, sgd<V>, lion<V>, sum_of_squares<V>};
+}
+
+}  // namespace
+}  // namespace zero::kernels

@@ -1,0 +1,12 @@
+// The portable kernels: a plain loop that defines the bits of all others.
+#include "optim/kernels/passes.h"
+#include "optim/kernels/variants.h"
+
+namespace zero::kernels {
+
+const KernelSet* reference_kernels() {
+  static constexpr KernelSet kSet = kernel_set<Scalar>("reference");
+  return &kSet;
+}
+
+}  // namespace zero::kernels

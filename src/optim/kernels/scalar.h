@@ -1,0 +1,84 @@
+#pragma once
+// One element at a time: the reference's arithmetic, and the tail of every vector variant.
+//
+// Everything here is in an unnamed namespace on purpose: each variant is compiled for other instructions, and
+// the linker must not keep one variant's copy for all.
+
+#include <cstdint>
+#include <cstring>
+
+#include "optim/kernels/kernels.h"
+
+namespace zero::kernels {
+namespace {
+
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+inline float float_of(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+constexpr uint32_t kInfinityBits = 0x7f800000;
+constexpr uint16_t kBf16Nan = 0x7fc0, kF16Nan = 0x7e00;
+
+inline float from_bf16(uint16_t half) { return float_of(uint32_t{half} << 16); }
+
+inline uint16_t to_bf16(float value) {
+  const uint32_t bits = bits_of(value);
+  if ((bits & 0x7fffffff) > kInfinityBits) return kBf16Nan;
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float from_f16(uint16_t half) {
+  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 31, mantissa = half & 0x3ff;
+  if (exponent == 31) return float_of(sign | kInfinityBits | mantissa << 13);
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;  // exact
+    return sign ? -magnitude : magnitude;
+  }
+  return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+inline uint16_t to_f16(float value) {
+  const uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  if (magnitude > kInfinityBits) return kF16Nan;
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and more round to infinity
+  if (magnitude >= 0x38800000) {                      // normal in half precision
+    const uint32_t rebiased = magnitude - (112U << 23);
+    return sign | static_cast<uint16_t>((rebiased + 0xfff + ((rebiased >> 13) & 1)) >> 13);
+  }
+  if (magnitude <= 0x33000000) return sign;  // at most half of the smallest subnormal
+  // Subnormal: the mantissa in units of 2^-24, its lost bits rounded to nearest even.
+  const uint32_t shift = 126 - (magnitude >> 23), mantissa = (magnitude & 0x7fffff) | 0x800000;
+  const uint32_t kept = mantissa >> shift, lost = mantissa & ((1U << shift) - 1), half = 1U << (shift - 1);
+  return sign | static_cast<uint16_t>(kept + (lost > half || (lost == half && (kept & 1))));
+}
+
+struct Scalar {
+  using Reg = float;
+  static constexpr int64_t kWidth = 1;
+
+  static Reg set(float value) { return value; }
+  static Reg load(const float* from) { return *from; }
+  static void store(float* to, Reg value) { *to = value; }
+  static Reg add(Reg a, Reg b) { return a + b; }
+  static Reg sub(Reg a, Reg b) { return a - b; }
+  static Reg mul(Reg a, Reg b) { return a * b; }
+  static Reg div(Reg a, Reg b) { return a / b; }
+  static Reg sqrt(Reg a) { return __builtin_sqrtf(a); }
+  static Reg sign(Reg a) { return static_cast<float>((a > 0) - (a < 0)); }
+
+  static Reg load_bf16(const uint16_t* from) { return from_bf16(*from); }
+  static Reg load_f16(const uint16_t* from) { return from_f16(*from); }
+  static void store_bf16(uint16_t* to, Reg value) { *to = to_bf16(value); }
+  static void store_f16(uint16_t* to, Reg value) { *to = to_f16(value); }
+};
+
+}  // namespace
+}  // namespace zero::kernels

@@ -1,0 +1,91 @@
+#include "optim/shards.h"
+
+#include <cmath>
+
+#include "optim/check.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+void check_tensor(const at::Tensor& tensor, const char* name, const OptimizerShard& shard,
+                  const std::string& place) {
+  require(tensor.defined(), ErrorKind::Usage, place, std::string(name) + " is undefined");
+  require(tensor.dim() == 1 && tensor.is_contiguous(), ErrorKind::Usage, place,
+          std::string(name) + " is not 1-D and contiguous");
+  require(tensor.numel() == shard.master.numel(), ErrorKind::Usage, place,
+          std::string(name) + " has " + std::to_string(tensor.numel()) + " elements, master has " +
+              std::to_string(shard.master.numel()));
+  require(
+      tensor.device() == shard.master.device(), ErrorKind::Usage, place,
+      std::string(name) + " is on " + tensor.device().str() + ", master on " + shard.master.device().str());
+  element_of(tensor.scalar_type());
+}
+
+void check_segment(const ShardSegment& segment, int64_t after, int64_t numel, int parameters,
+                   const std::string& place) {
+  const auto range = [&] {
+    return "[" + std::to_string(segment.begin) + ", " + std::to_string(segment.end) + ")";
+  };
+  require(segment.begin >= after && segment.end >= segment.begin && segment.end <= numel, ErrorKind::Usage,
+          place,
+          "segment of " + segment.name + " is " + range() + ", expected ascending, disjoint and within " +
+              std::to_string(numel) + " elements");
+  require(segment.parameter >= 0 && segment.parameter < parameters, ErrorKind::Usage, place,
+          segment.name + " is parameter " + std::to_string(segment.parameter) + " of " +
+              std::to_string(parameters));
+}
+
+}  // namespace
+
+kernels::Element element_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return kernels::Element::f32;
+    case at::kBFloat16:
+      return kernels::Element::bf16;
+    case at::kHalf:
+      return kernels::Element::f16;
+    default:
+      break;
+  }
+  fail(ErrorKind::Unsupported, "optimizer",
+       std::string("no update for elements of type ") + c10::toString(type), "use fp32, bf16 or fp16");
+}
+
+void check_shard(const OptimizerShard& shard, size_t index, int parameters) {
+  const std::string place = "optimizer shard " + std::to_string(index);
+  require(shard.master.defined() && shard.master.scalar_type() == at::kFloat, ErrorKind::Usage, place,
+          "master is not an fp32 tensor");
+  check_tensor(shard.master, "master", shard, place);
+  check_tensor(shard.gradient, "gradient", shard, place);
+  if (shard.parameter.defined()) check_tensor(shard.parameter, "parameter", shard, place);
+  int64_t after = 0;
+  for (const auto& segment : shard.segments) {
+    check_segment(segment, after, shard.master.numel(), parameters, place);
+    after = segment.end;
+  }
+}
+
+void check_step(const StepInput& input, size_t parameters) {
+  const auto place = "ShardOptimizer::step";
+  require(std::isfinite(input.gradient_scale), ErrorKind::Usage, place,
+          "gradient_scale is " + to_text(input.gradient_scale) + ", expected a finite number");
+  require(is_finite_non_negative(input.lr), ErrorKind::Usage, place,
+          "lr is " + to_text(input.lr) + ", expected " + std::string(kFiniteNonNegative));
+  require(input.used.size() == parameters, ErrorKind::Usage, place,
+          "used has " + std::to_string(input.used.size()) + " entries for " + std::to_string(parameters) +
+              " parameters");
+  if (!input.betas) return;
+  for (const double beta : {input.betas->beta1, input.betas->beta2}) {
+    require(is_beta(beta), ErrorKind::Usage, place,
+            "betas hold " + to_text(beta) + ", expected " + std::string(kBetaRange));
+  }
+}
+
+bool keeps_no_copy(const OptimizerShard& shard) {
+  return !shard.parameter.defined() || (shard.parameter.scalar_type() == at::kFloat &&
+                                        shard.parameter.const_data_ptr() == shard.master.const_data_ptr());
+}
+
+}  // namespace zero

@@ -1,0 +1,5 @@
+zero_test(kernels USES optim)
+zero_test(lr_schedule USES optim LIBS nlohmann_json::nlohmann_json)
+zero_test(optimizer TORCH USES optim)
+zero_test(optimizer_spec TORCH USES optim)
+zero_test(torch_optimizer TORCH USES optim)

@@ -1,0 +1,84 @@
+#pragma once
+// A few parameters cut into shards by hand, beside the same parameters as ordinary leaves for torch::optim.
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "zero/optimizer.h"
+
+namespace zero::testing {
+
+/// Parameters of these sizes; shard 0 holds the first two (with padding between and after), shard 1 the
+/// others.
+struct OptimizerModel {
+  static constexpr int64_t kSizes[] = {37, 70001, 16, 5, 0};
+  static constexpr int kParameters = 5;
+
+  std::vector<at::Tensor> plain;  // leaves
+  std::vector<OptimizerShard> shards;
+  std::vector<char> used = std::vector<char>(kParameters, 1);
+
+  explicit OptimizerModel(at::ScalarType parameter = at::kFloat, at::ScalarType gradient = at::kFloat,
+                          std::vector<int> groups = std::vector<int>(kParameters, 0)) {
+    shards.resize(2);
+    for (int i = 0; i < kParameters; ++i) {
+      auto& shard = shards[i < 2 ? 0 : 1];
+      const int64_t begin = shard.segments.empty() ? 0 : shard.segments.back().end + 3;
+      shard.segments.push_back({.name = "p" + std::to_string(i),
+                                .parameter = i,
+                                .group = groups[i],
+                                .begin = begin,
+                                .end = begin + kSizes[i]});
+    }
+    at::manual_seed(7);
+    for (auto& shard : shards) {
+      const int64_t numel = shard.segments.back().end + 11;
+      shard.master = at::zeros({numel});
+      shard.gradient = at::zeros({numel}, gradient);
+      for (const auto& segment : shard.segments) {
+        at::Tensor values = at::randn({segment.numel()});
+        shard.master.slice(0, segment.begin, segment.end).copy_(values);
+        plain.push_back(values.clone().set_requires_grad(true));
+      }
+      shard.parameter = parameter == at::kFloat ? shard.master : shard.master.to(parameter);
+    }
+  }
+
+  const ShardSegment& segment(int parameter) const {
+    return parameter < 2 ? shards[0].segments[parameter] : shards[1].segments[parameter - 2];
+  }
+  at::Tensor slice(const at::Tensor& flat, int parameter) const {
+    return flat.slice(0, segment(parameter).begin, segment(parameter).end);
+  }
+  const OptimizerShard& shard_of(int parameter) const { return shards[parameter < 2 ? 0 : 1]; }
+  at::Tensor master(int parameter) const { return slice(shard_of(parameter).master, parameter); }
+
+  /// New random gradients of `step`, times 1 / scale in the shards; undefined for unused parameters of
+  /// `plain`.
+  void set_gradients(int step, double scale) {
+    at::NoGradGuard no_grad;
+    at::manual_seed(100 + step);
+    for (int i = 0; i < kParameters; ++i) {
+      const at::Tensor drawn = at::randn({kSizes[i]}) * (i + 1);
+      const at::Tensor raw = slice(shard_of(i).gradient, i).copy_(drawn / scale);
+      plain[i].mutable_grad() = used[i] ? raw.to(at::kFloat) * scale : at::Tensor();
+    }
+  }
+
+  /// Largest |a - b| / max(|b|, 1) over all parameters.
+  double distance() const {
+    double worst = 0;
+    for (int i = 0; i < kParameters; ++i) {
+      if (kSizes[i] == 0) continue;
+      const at::Tensor difference =
+          (master(i) - plain[i].detach()).abs() / plain[i].detach().abs().clamp_min(1);
+      const double largest = difference.max().item<double>();
+      if (!(largest <= worst)) worst = largest;  // NaN counts as far away
+    }
+    return worst;
+  }
+};
+
+}  // namespace zero::testing
