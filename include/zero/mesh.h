@@ -1,7 +1,8 @@
 #pragma once
 // Who talks to whom: the ranks of a job as named axes, and the group of ranks along each axis.
-// Groups and meshes are cheap values handed in explicitly; there is no default world. A world of one is a real mesh:
-// its collectives copy and never wait. One thread at a time may issue collectives on a mesh, in the same order on all ranks.
+// Groups and meshes are cheap values handed in explicitly; there is no default world. A world of one is a
+// real mesh: its collectives copy and never wait. One thread at a time may issue collectives on a mesh, in
+// the same order on all ranks.
 
 #include <torch/types.h>
 
@@ -21,14 +22,17 @@ struct MeshState;
 class WorkState;
 }  // namespace detail
 
-/// A collective under way. A default-constructed Work is finished.
+/// A collective under way. A default-constructed Work is finished. It keeps its tensors alive. Dropping it
+/// without wait() is safe, and leaves its outputs unspecified.
 class Work {
  public:
   Work() = default;
   explicit Work(std::shared_ptr<detail::WorkState> state) : state_(std::move(state)) {}
 
   /// Blocks until the outputs may be read (on CUDA: until the current stream may). Idempotent.
-  /// Throws Error(Comm) naming this rank, the operation, the unit, and the ranks that did not arrive.
+  /// Throws Error(Comm) naming this rank, the operation, the unit, and the ranks that did not arrive; it is
+  /// thrown within the mesh's timeout plus about three seconds, and soon after another rank has died or
+  /// reported a failure.
   void wait();
   bool pending() const { return state_ != nullptr; }
 
@@ -36,15 +40,24 @@ class Work {
   std::shared_ptr<detail::WorkState> state_;
 };
 
-/// What a group has sent since it was made: calls and elements as the ZeRO paper counts them.
+/// What a group can do; the words of errors and traces ("all_gather", ...).
+enum class Operation { AllGather, ReduceScatter, AllReduce, Broadcast, Send, Receive, Barrier };
+std::string_view to_string(Operation operation);
+
+/// What a group was asked to move since it was made, counted when an operation is issued. Elements as the
+/// ZeRO paper counts them (arXiv 1910.02054, section 7): the full (gathered or unreduced) tensor, twice that
+/// for an all-reduce. A group of one moves nothing and counts nothing; barriers count calls only.
 struct Traffic {
   int64_t calls = 0;
-  int64_t elements = 0;  // size of the full (gathered or unreduced) tensor, summed
-  int64_t bytes = 0;
+  int64_t elements = 0;
+  int64_t bytes = 0;  // elements in the size they have on the wire
 };
 
-/// The ranks along one axis. All collectives are asynchronous: inputs must stay unchanged and outputs unread until wait().
-/// `what` names the unit for errors and traces. Tensors are contiguous, on the mesh's device. Sizes are checked before anything is sent.
+/// The ranks along one axis. All collectives are asynchronous: inputs must stay unchanged and outputs unread
+/// until wait(). All ranks issue the same collectives in the same order, with the same sizes and `what`,
+/// which names the unit in errors. Tensors are contiguous, on the mesh's device; sizes count elements, the
+/// shape is free. Throws Usage, before anything is sent, for tensors that do not fit, and Comm once the mesh
+/// has failed.
 class Group {
  public:
   int rank() const;  // this rank's place along the axis, 0 <= rank < size
@@ -53,22 +66,25 @@ class Group {
   /// The mesh ranks of this group's members, in order.
   std::span<const int> members() const;
 
-  /// out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`. Same dtype.
+  /// out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`. Same
+  /// dtype.
   Work all_gather(at::Tensor out, at::Tensor in, std::string_view what) const;
 
-  /// out [n] fp32 <- sum over ranks of their in[rank * n, (rank + 1) * n), added in rank order in fp32 whatever in's
-  /// floating dtype, so the bits do not depend on timing. With `accumulate` the sum is added to out's old value.
-  /// The addition happens in wait().
+  /// out [n] fp32 <- sum over ranks of their in[rank * n, (rank + 1) * n), added in rank order in fp32
+  /// whatever in's floating dtype, so the bits do not depend on timing. With `accumulate` the sum is added to
+  /// out's old value. The addition happens in wait().
   Work reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::string_view what) const;
 
-  /// tensor [n] fp32 or fp64 <- sum (or maximum) over ranks, in rank order; the same bits on every rank.
+  /// tensor [n] fp32 or fp64 <- sum (or maximum) over ranks, in rank order; the same bits on every rank. A
+  /// NaN anywhere makes the maximum NaN. Ranks wait for their all_reduces in the order they issued them.
   enum class Reduce { Sum, Max };
   Work all_reduce(at::Tensor tensor, Reduce op, std::string_view what) const;
 
   /// tensor <- the root's (a group rank) tensor.
   Work broadcast(at::Tensor tensor, int root, std::string_view what) const;
 
-  /// Point to point between group ranks; matching tags.
+  /// Point to point between group ranks. Both sides give the same tag (any int), size and dtype; several with
+  /// the same ones match in order. A send may wait for its receive.
   Work send(at::Tensor tensor, int to, int tag, std::string_view what) const;
   Work receive(at::Tensor tensor, int from, int tag, std::string_view what) const;
 
@@ -76,6 +92,7 @@ class Group {
   void barrier(std::string_view what) const;
 
   Traffic traffic() const;
+  Traffic traffic(Operation operation) const;
 
   explicit Group(std::shared_ptr<detail::GroupState> state) : state_(std::move(state)) {}
   Group() = default;
@@ -92,10 +109,12 @@ struct Axis {
 
 struct MeshOptions {
   std::vector<Axis> axes = {{"dp", -1}};  // slowest varying first: rank = ((i0 * n1) + i1) * n2 + ...
-  torch::Device device = torch::kCPU;      // CUDA: this rank uses device local_rank
-  std::string transport = "auto";          // "auto": gloo on CPU, nccl on CUDA; or one of them by name
+  torch::Device device = torch::kCPU;     // CUDA: this rank uses device local_rank
+  std::string transport = "auto";         // "auto": gloo on CPU, nccl on CUDA; or one of them by name
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of a collective, and of the rendezvous
-  std::string interface_address = "127.0.0.1";  // address Gloo listens on; several hosts: this host's address
+  // Address the transport listens on. "": loopback where the rendezvous address is, else the address of this
+  // host that packets to the rendezvous address leave from.
+  std::string interface_address;
 };
 
 /// Rank and size as a launcher's environment gives them.
@@ -105,24 +124,26 @@ struct Rendezvous {
   int local_rank = 0;
   int local_size = 1;
   std::string address = "127.0.0.1";
-  int port = 0;                    // 0 only in a world of one
-  bool external_store = false;     // the launcher keeps the store (torchrun's agent)
-  int listen_fd = -1;              // an already listening socket that rank 0 takes over, so that no port is raced for
-  std::string launcher = "none";   // "torchrun", "openmpi", "mpich", "slurm", "zero" or "none"
+  int port = 0;                 // 0 only in a world of one
+  bool external_store = false;  // the launcher keeps the store (torchrun's agent)
+  int listen_fd = -1;  // an already listening socket that rank 0 takes over, so that no port is raced for
+  std::string launcher = "none";  // "torchrun", "openmpi", "mpich", "slurm", "zero" or "none"
 };
 
 /// Reads, in this order: torchrun and `zero launch` (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT,
-/// TORCHELASTIC_USE_AGENT_STORE, ZERO_LISTEN_FD), Open MPI (OMPI_COMM_WORLD_*), MPICH/Hydra (PMI_*, MPI_LOCALRANKID),
-/// Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST). A world of one if there is none.
-/// Throws Config naming the variable for half-set, non-numeric or contradictory values (rank >= size, port > 65535).
+/// TORCHELASTIC_USE_AGENT_STORE, ZERO_LISTEN_FD), Open MPI (OMPI_COMM_WORLD_*), MPICH/Hydra (PMI_*,
+/// MPI_LOCALRANKID), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST). A world of one
+/// if there is none. Throws Config naming the variable for half-set, non-numeric or contradictory values
+/// (rank >= size, port > 65535).
 Rendezvous rendezvous_from_environment();
 
 class Mesh {
  public:
-  /// Joins the job that the environment describes. Blocks until all ranks came or the timeout passed; then throws
-  /// Error(Comm) naming the ranks that did not come. Throws Config where axes do not multiply to the world size.
-  static Mesh from_environment(MeshOptions options = {});
-  static Mesh join(const Rendezvous& rendezvous, MeshOptions options = {});
+  /// Joins the job that the environment describes. Blocks until all ranks came or the timeout passed; then
+  /// throws Error(Comm) naming the ranks that did not come. Throws Config where axes do not multiply to the
+  /// world size.
+  static Mesh from_environment(const MeshOptions& options = {});
+  static Mesh join(const Rendezvous& rendezvous, const MeshOptions& options = {});
 
   int rank() const;
   int size() const;
@@ -132,12 +153,13 @@ class Mesh {
 
   /// All ranks.
   Group world() const;
-  /// The ranks that differ from this one only along `axis`. Throws Usage for an axis the mesh does not have.
+  /// The ranks that differ from this one only along `axis`, in its order. Throws Usage for an axis the mesh
+  /// lacks.
   Group group(std::string_view axis) const;
 
-  /// Cuts an axis into blocks of `inner` neighbouring ranks (hybrid sharding): `inner` are the ranks of this rank's
-  /// block, `outer` the ranks with the same place in every block. Collective over the axis; groups are cached.
-  /// Throws Config unless inner divides the axis.
+  /// Cuts an axis into blocks of `inner` neighbouring ranks (hybrid sharding): `inner` are the ranks of this
+  /// rank's block, `outer` the ranks with the same place in every block. Collective over the axis; groups are
+  /// cached. Throws Config unless inner divides the axis.
   struct Blocks {
     Group inner, outer;
   };

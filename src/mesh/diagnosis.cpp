@@ -1,0 +1,72 @@
+#include "mesh/diagnosis.h"
+
+namespace zero::detail {
+namespace {
+
+// What is known of one other rank; "" if there is nothing to hold against it.
+std::string charge(const Incident& incident, int rank, const Sighting& sighting) {
+  const std::string who = "rank " + std::to_string(rank);
+  const GroupLog* log = sighting.beat.group(incident.group);
+  const Issued* last = log ? log->last() : nullptr;
+  const std::string place = last ? describe(*last) : "the start";
+  if (!sighting.seen) return who + " is gone (it was never heard of)";
+  if (!sighting.alive) return who + " is gone (last seen at " + place + ")";
+  if (incident.issued.sequence == 0) return "";
+  if (!last || last->sequence < incident.issued.sequence) return who + " has not arrived: it is at " + place;
+  const Issued* same = log->at(incident.issued.sequence);
+  if (same && *same != incident.issued)
+    return who + " issued " + describe(*same) + " of " + std::to_string(same->numel) +
+           " elements where this rank issued " + describe(incident.issued) + " of " +
+           std::to_string(incident.issued.numel) + ": the ranks do different things";
+  return "";
+}
+
+const FailureRecord* first_foreign(const Incident& incident, const Observation& observation) {
+  for (const auto& record : observation.failures)
+    if (record.rank != incident.rank) return &record;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  if (ranks.size() == 1) return "rank " + std::to_string(ranks[0]);
+  std::string text = "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i == kShown) return text + " and " + std::to_string(ranks.size() - kShown) + " more";
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::string headline(const Incident& incident) {
+  const std::string peers = incident.peers.empty() ? "" : list_ranks(incident.peers);
+  if (incident.timed_out)
+    return "timed out after " + std::to_string(incident.timeout.count()) + " ms" +
+           (peers.empty() ? "" : " waiting for " + peers);
+  if (!peers.empty()) return "the connection to " + peers + " failed";
+  return incident.text;
+}
+
+std::string explain(const Incident& incident, const Observation& observation) {
+  std::string text = headline(incident);
+  if (!observation.store_answers) {
+    text += "; the store on rank 0 does not answer: rank 0 is gone";
+    return text;
+  }
+  constexpr int kShown = 4;
+  int charges = 0;
+  for (const auto& [rank, sighting] : observation.ranks) {
+    std::string accusation = charge(incident, rank, sighting);
+    if (accusation.empty()) continue;
+    if (++charges <= kShown) text += "; " + accusation;
+  }
+  if (charges > kShown) text += "; and " + std::to_string(charges - kShown) + " ranks more";
+  if (const FailureRecord* first = first_foreign(incident, observation))
+    text += "; rank " + std::to_string(first->rank) + " reported first: " + first->text;
+  return text;
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,287 @@
+// The collectives: checks, then the transport, then sums in rank order.
+
+#include <torch/types.h>
+
+#include "mesh/group_state.h"
+#include "mesh/ordered_sum.h"
+#include "zero/error.h"
+#include "zero/mesh.h"
+
+namespace zero {
+
+using detail::GroupState;
+using detail::Issued;
+using detail::Transfer;
+
+namespace {
+
+// All-reduces up to this size gather everything; larger ones reduce-scatter and gather, which moves less.
+constexpr int64_t kSmallReduce = 64 * 1024;
+
+struct Checker {
+  const GroupState& group;
+  Operation operation;
+  std::string_view what;
+
+  [[noreturn]] void refuse(const std::string& problem) const {
+    fail(ErrorKind::Usage,
+         std::string(to_string(operation)) + " " + std::string(what) + " in group " + group.name, problem);
+  }
+  void tensor(const at::Tensor& t, const char* name) const {
+    if (!t.defined()) refuse(std::string(name) + " is an undefined tensor");
+    if (!t.is_contiguous()) refuse(std::string(name) + " is not contiguous");
+    if (t.device() != group.device)
+      refuse(std::string(name) + " is on " + t.device().str() + ", the mesh on " + group.device.str());
+  }
+  void numel(const at::Tensor& t, const char* name, int64_t expected, const std::string& reason) const {
+    if (t.numel() != expected)
+      refuse(std::string(name) + " has " + std::to_string(t.numel()) + " elements, expected " +
+             std::to_string(expected) + " (" + reason + ")");
+  }
+  void same_dtype(const at::Tensor& out, const at::Tensor& in) const {
+    if (out.scalar_type() != in.scalar_type())
+      refuse(std::string("out is ") + c10::toString(out.scalar_type()) + ", in is " +
+             c10::toString(in.scalar_type()));
+  }
+  void member(int rank, const char* name) const {
+    if (rank < 0 || rank >= group.size())
+      refuse(std::string(name) + " is rank " + std::to_string(rank) + " of a group of " +
+             std::to_string(group.size()));
+  }
+};
+
+at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view(-1); }
+
+Work start(const std::shared_ptr<GroupState>& group, Issued issued,
+           const std::function<std::unique_ptr<Transfer>(detail::Channel&)>& begin,
+           std::function<void()> finish = nullptr) {
+  auto transfer = group->begin(issued, begin);
+  return Work(
+      std::make_shared<detail::WorkState>(group, std::move(issued), std::move(transfer), std::move(finish)));
+}
+
+Traffic traffic_of(const at::Tensor& full, int64_t times = 1) {
+  return {1, times * full.numel(), times * static_cast<int64_t>(full.nbytes())};
+}
+
+// This rank's parts of what every rank sent, its own taken from where it was.
+std::vector<at::Tensor> received_parts(const at::Tensor& received, const at::Tensor& in,
+                                       const GroupState& group) {
+  auto parts = detail::equal_parts(received, group.size());
+  parts[group.rank] = detail::equal_parts(in, group.size())[group.rank];
+  return parts;
+}
+
+}  // namespace
+
+std::string_view to_string(Operation operation) {
+  switch (operation) {
+    case Operation::AllGather:
+      return "all_gather";
+    case Operation::ReduceScatter:
+      return "reduce_scatter";
+    case Operation::AllReduce:
+      return "all_reduce";
+    case Operation::Broadcast:
+      return "broadcast";
+    case Operation::Send:
+      return "send";
+    case Operation::Receive:
+      return "receive";
+    case Operation::Barrier:
+      return "barrier";
+  }
+  return "unknown";
+}
+
+void Work::wait() {
+  if (!state_) return;
+  auto state = std::move(state_);
+  state->wait();
+}
+
+int Group::rank() const { return state_->rank; }
+int Group::size() const { return state_->size(); }
+const std::string& Group::name() const { return state_->name; }
+std::span<const int> Group::members() const { return state_->members; }
+
+Traffic Group::traffic(Operation operation) const {
+  auto entry = state_->traffic.find(operation);
+  return entry == state_->traffic.end() ? Traffic{} : entry->second;
+}
+
+Traffic Group::traffic() const {
+  Traffic sum;
+  for (const auto& [operation, traffic] : state_->traffic) {
+    sum.calls += traffic.calls;
+    sum.elements += traffic.elements;
+    sum.bytes += traffic.bytes;
+  }
+  return sum;
+}
+
+Work Group::all_gather(at::Tensor out, at::Tensor in, std::string_view what) const {
+  at::NoGradGuard no_grad;
+  Checker check{*state_, Operation::AllGather, what};
+  check.tensor(out, "out");
+  check.tensor(in, "in");
+  check.same_dtype(out, in);
+  check.numel(out, "out", in.numel() * size(), "in from each of " + std::to_string(size()) + " ranks");
+  Issued issued = state_->issue(Operation::AllGather, what, out.numel(), traffic_of(out));
+  if (in.numel() == 0) return {};
+  if (size() == 1) {
+    if (out.data_ptr() != in.data_ptr()) flat(out).copy_(flat(in));
+    return {};
+  }
+  int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
+  return start(state_, issued, [&](auto& channel) { return channel.all_gather(flat(out), flat(in), tag); });
+}
+
+Work Group::reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::string_view what) const {
+  at::NoGradGuard no_grad;
+  Checker check{*state_, Operation::ReduceScatter, what};
+  check.tensor(out, "out");
+  check.tensor(in, "in");
+  if (out.scalar_type() != at::kFloat) check.refuse("out must be fp32");
+  if (in.scalar_type() != at::kFloat && in.scalar_type() != at::kBFloat16 && in.scalar_type() != at::kHalf)
+    check.refuse(std::string("in is ") + c10::toString(in.scalar_type()) + ", expected fp32, bf16 or fp16");
+  check.numel(in, "in", out.numel() * size(), "out for each of " + std::to_string(size()) + " ranks");
+  Issued issued = state_->issue(Operation::ReduceScatter, what, in.numel(), traffic_of(in));
+  if (in.numel() == 0) return {};
+  out = flat(out);
+  in = flat(in);
+  if (size() == 1) {
+    detail::ordered_sum(out, {in}, accumulate);
+    return {};
+  }
+  int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
+  if (state_->channel->sums_in_rank_order())
+    return start(state_, issued,
+                 [&](auto& channel) { return channel.reduce_scatter(out, in, accumulate, tag); });
+  at::Tensor received = at::empty_like(in);
+  return start(
+      state_, issued, [&](auto& channel) { return channel.exchange(received, in, tag); },
+      [=, group = state_.get()] {
+        detail::ordered_sum(out, received_parts(received, in, *group), accumulate);
+      });
+}
+
+namespace {
+
+Work reduce_small(const std::shared_ptr<GroupState>& group, const Issued& issued, const at::Tensor& tensor,
+                  Group::Reduce op) {
+  at::Tensor gathered = at::empty({tensor.numel() * group->size()}, tensor.options());
+  int tag = detail::transfer_tag(issued, tensor.scalar_type(), 0);
+  return start(
+      group, issued, [&](auto& channel) { return channel.all_gather(gathered, tensor, tag); },
+      [=, size = group->size()] {
+        auto parts = detail::equal_parts(gathered, size);
+        if (op == Group::Reduce::Sum)
+          detail::ordered_sum(tensor, parts, false);
+        else
+          detail::ordered_max(tensor, parts);
+      });
+}
+
+// Every rank reduces its part in rank order, then the parts are gathered: the same bits as reduce_small.
+Work reduce_large(const std::shared_ptr<GroupState>& group, const Issued& issued, const at::Tensor& tensor,
+                  Group::Reduce op) {
+  int64_t part = (tensor.numel() + group->size() - 1) / group->size();
+  at::Tensor padded = at::zeros({part * group->size()}, tensor.options());
+  padded.narrow(0, 0, tensor.numel()).copy_(tensor);
+  at::Tensor received = at::empty_like(padded);
+  int tag = detail::transfer_tag(issued, tensor.scalar_type(), 0);
+  int gather_tag = detail::transfer_tag(issued, tensor.scalar_type(), 1);
+  // The raw pointer is safe: the Work that runs this owns the group.
+  auto finish = [=, state = group.get()] {
+    at::NoGradGuard no_grad;
+    auto parts = received_parts(received, padded, *state);
+    // The part of `received` that the exchange leaves unwritten; it must not be one of the inputs.
+    at::Tensor mine = detail::equal_parts(received, state->size())[state->rank];
+    if (op == Group::Reduce::Sum)
+      detail::ordered_sum(mine, parts, false);
+    else
+      detail::ordered_max(mine, parts);
+    auto gather =
+        state->begin(issued, [&](auto& channel) { return channel.all_gather(padded, mine, gather_tag); });
+    state->complete(issued, *gather);
+    tensor.copy_(padded.narrow(0, 0, tensor.numel()));
+  };
+  return start(
+      group, issued, [&](auto& channel) { return channel.exchange(received, padded, tag); }, finish);
+}
+
+}  // namespace
+
+Work Group::all_reduce(at::Tensor tensor, Reduce op, std::string_view what) const {
+  at::NoGradGuard no_grad;
+  Checker check{*state_, Operation::AllReduce, what};
+  check.tensor(tensor, "the tensor");
+  if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble)
+    check.refuse(std::string("the tensor is ") + c10::toString(tensor.scalar_type()) +
+                 ", expected fp32 or fp64");
+  Issued issued = state_->issue(Operation::AllReduce, what, tensor.numel(), traffic_of(tensor, 2));
+  if (size() == 1 || tensor.numel() == 0) return {};
+  tensor = flat(tensor);
+  return tensor.numel() <= kSmallReduce ? reduce_small(state_, issued, tensor, op)
+                                        : reduce_large(state_, issued, tensor, op);
+}
+
+Work Group::broadcast(at::Tensor tensor, int root, std::string_view what) const {
+  at::NoGradGuard no_grad;
+  Checker check{*state_, Operation::Broadcast, what};
+  check.tensor(tensor, "the tensor");
+  check.member(root, "root");
+  Issued issued = state_->issue(Operation::Broadcast, what, tensor.numel(), traffic_of(tensor));
+  if (size() == 1 || tensor.numel() == 0) return {};
+  int tag = detail::transfer_tag(issued, tensor.scalar_type(), root);
+  return start(state_, issued, [&](auto& channel) { return channel.broadcast(flat(tensor), root, tag); });
+}
+
+namespace {
+
+// Both sides of a message agree on this, whatever each calls it.
+int message_tag(const at::Tensor& tensor, int tag) {
+  return detail::transfer_tag({0, "message", "", tensor.numel()}, tensor.scalar_type(), tag);
+}
+
+}  // namespace
+
+Work Group::send(at::Tensor tensor, int to, int tag, std::string_view what) const {
+  at::NoGradGuard no_grad;
+  Checker check{*state_, Operation::Send, what};
+  check.tensor(tensor, "the tensor");
+  check.member(to, "the receiver");
+  if (to == rank()) check.refuse("a rank cannot send to itself");
+  Issued issued = state_->issue(Operation::Send, what, tensor.numel(), traffic_of(tensor));
+  if (tensor.numel() == 0) return {};
+  return start(state_, issued,
+               [&](auto& channel) { return channel.send(flat(tensor), to, message_tag(tensor, tag)); });
+}
+
+Work Group::receive(at::Tensor tensor, int from, int tag, std::string_view what) const {
+  at::NoGradGuard no_grad;
+  Checker check{*state_, Operation::Receive, what};
+  check.tensor(tensor, "the tensor");
+  check.member(from, "the sender");
+  if (from == rank()) check.refuse("a rank cannot receive from itself");
+  Issued issued = state_->issue(Operation::Receive, what, tensor.numel(), traffic_of(tensor));
+  if (tensor.numel() == 0) return {};
+  return start(state_, issued,
+               [&](auto& channel) { return channel.receive(flat(tensor), from, message_tag(tensor, tag)); });
+}
+
+void Group::barrier(std::string_view what) const {
+  Issued issued = state_->issue(Operation::Barrier, what, 0, {});
+  if (size() == 1) return;
+  at::NoGradGuard no_grad;
+  auto options = at::TensorOptions().dtype(at::kByte).device(state_->device);
+  at::Tensor mine = at::zeros({1}, options);
+  at::Tensor all = at::empty({size()}, options);
+  int tag = detail::transfer_tag(issued, at::kByte, 0);
+  start(state_, issued, [&](auto& channel) { return channel.all_gather(all, mine, tag); }).wait();
+  // On a device wait() only orders the stream; reading the bytes blocks this thread.
+  if (!state_->device.is_cpu()) all.cpu();
+}
+
+}  // namespace zero

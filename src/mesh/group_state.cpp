@@ -1,0 +1,108 @@
+#include "mesh/group_state.h"
+
+#include "zero/error.h"
+
+namespace zero::detail {
+
+std::string GroupState::place(const Issued& issued) const {
+  return "rank " + std::to_string(mesh_rank()) + ", " + describe(issued) + " in group " + name;
+}
+
+Issued GroupState::issue(Operation operation, std::string_view what, int64_t numel, Traffic moved) {
+  bool ordered = operation != Operation::Send && operation != Operation::Receive;
+  Issued issued{ordered ? ++sequence : 0, std::string(to_string(operation)), one_line(what, 200), numel};
+  if (size() == 1) return issued;
+  if (auto reason = monitor->broken())
+    fail(ErrorKind::Comm, place(issued), "not started, the job has failed: " + *reason);
+  Traffic& sum = traffic[operation];
+  sum.calls += 1;
+  sum.elements += moved.elements;
+  sum.bytes += moved.bytes;
+  monitor->issued(monitor_slot, issued);
+  return issued;
+}
+
+std::unique_ptr<Transfer> GroupState::begin(const Issued& issued,
+                                            const std::function<std::unique_ptr<Transfer>(Channel&)>& start) {
+  try {
+    return start(*channel);
+  } catch (const TransferError& error) {
+    fail_with(issued, error);
+  }
+}
+
+void GroupState::complete(const Issued& issued, Transfer& transfer) {
+  try {
+    if (!monitor->begin_wait(&transfer)) transfer.abort();
+    transfer.wait(timeout);
+    monitor->end_wait();
+  } catch (const TransferError& error) {
+    monitor->end_wait();
+    fail_with(issued, error);
+  } catch (...) {
+    monitor->end_wait();
+    throw;
+  }
+  if (issued.sequence != 0) finish_abandoned(issued.sequence);
+}
+
+void GroupState::fail_with(const Issued& issued, const TransferError& error) {
+  Incident incident{name, members, mesh_rank(), issued, {}, error.timed_out, timeout, error.what()};
+  for (int peer : error.peers) incident.peers.push_back(members[peer]);
+  fail(ErrorKind::Comm, place(issued), monitor->diagnose(incident),
+       "look at what that rank printed; a slow rank needs a longer timeout");
+}
+
+void GroupState::abandon(const Issued& issued, std::unique_ptr<Transfer> transfer) {
+  abandoned[issued.sequence].push_back(std::move(transfer));
+}
+
+// An operation that has ended shows that all ranks have issued all before it, so those end without anybody's
+// help. Sends and receives (number 0) have no such order and are kept as long as the group.
+void GroupState::finish_abandoned(uint64_t before) {
+  for (auto entry = abandoned.upper_bound(0); entry != abandoned.end() && entry->first < before;) {
+    for (auto& transfer : entry->second) {
+      try {
+        transfer->wait(timeout);
+      } catch (
+          const TransferError&) {  // nobody looks at its result; a broken peer shows in the next operation
+      }
+    }
+    entry = abandoned.erase(entry);
+  }
+}
+
+WorkState::~WorkState() {
+  if (transfer_ && !error_) group_->abandon(issued_, std::move(transfer_));
+}
+
+void WorkState::wait() {
+  if (error_) std::rethrow_exception(error_);
+  if (!transfer_ && !finish_) return;
+  try {
+    if (transfer_) group_->complete(issued_, *transfer_);
+    transfer_.reset();
+    if (finish_) finish_();
+    finish_ = nullptr;
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+int transfer_tag(const Issued& issued, at::ScalarType dtype, int phase) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  auto mix = [&](const void* data, size_t count) {
+    for (size_t i = 0; i < count; ++i)
+      hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211u;
+  };
+  mix(&issued.sequence, sizeof issued.sequence);
+  mix(&issued.numel, sizeof issued.numel);
+  mix(issued.operation.data(), issued.operation.size());
+  mix(issued.what.data(), issued.what.size());
+  mix(&dtype, sizeof dtype);
+  mix(&phase, sizeof phase);
+  return static_cast<int>((hash ^ (hash >> 33)) & 0x7fffffff);
+}
+
+}  // namespace zero::detail

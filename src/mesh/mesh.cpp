@@ -1,0 +1,237 @@
+#include "zero/mesh.h"
+
+#include <map>
+#include <set>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "mesh/group_state.h"
+#include "mesh/sigpipe.h"
+#include "mesh/store.h"
+#include "zero/error.h"
+
+namespace zero {
+
+using detail::GroupState;
+
+struct detail::MeshState {
+  // Constant after join().
+  Rendezvous rendezvous;
+  MeshOptions options;
+  std::vector<Axis> axes;  // sizes resolved
+  torch::Device device = torch::kCPU;
+
+  // Destroyed last to first: channels before the monitor and the store.
+  c10::intrusive_ptr<c10d::Store> store;  // keys of this mesh; null in a world of one
+  std::shared_ptr<Monitor> monitor;
+  std::shared_ptr<Transport> transport;
+  std::map<std::string, std::shared_ptr<GroupState>> groups;  // by name
+
+  /// The group of that name; connected to its members, who all call this, where it is new.
+  std::shared_ptr<GroupState> group(const std::string& name, const std::vector<int>& members);
+  const Axis& axis(std::string_view name) const;
+  std::vector<int> axis_members(std::string_view name) const;
+};
+
+namespace {
+
+using detail::MeshState;
+
+std::string axes_text(const std::vector<Axis>& axes) {
+  std::string text;
+  for (const auto& axis : axes)
+    text += (text.empty() ? "" : " x ") + axis.name + "=" + std::to_string(axis.size);
+  return text;
+}
+
+// Fills in the one open size. Throws Config.
+std::vector<Axis> resolve_axes(std::vector<Axis> axes, int world) {
+  const std::string place = "mesh axes " + axes_text(axes);
+  require(!axes.empty(), ErrorKind::Config, "mesh axes", "there are none", "name at least one, e.g. dp");
+  std::set<std::string> names;
+  Axis* open = nullptr;
+  int64_t product = 1;
+  for (auto& axis : axes) {
+    require(
+        !axis.name.empty() && axis.name != "world" && axis.name.find_first_of(".\t\n") == std::string::npos,
+        ErrorKind::Config, place, "bad name \"" + axis.name + "\"");
+    require(names.insert(axis.name).second, ErrorKind::Config, place, axis.name + " is named twice");
+    if (axis.size == -1) {
+      require(!open, ErrorKind::Config, place, "more than one size is left open");
+      open = &axis;
+      continue;
+    }
+    require(axis.size >= 1, ErrorKind::Config, place, axis.name + " must be at least 1, or -1 for the rest");
+    product *= axis.size;
+    require(product <= world, ErrorKind::Config, place,
+            "needs more ranks than the " + std::to_string(world) + " there are");
+  }
+  if (open) {
+    require(world % product == 0, ErrorKind::Config, place,
+            "the other axes do not divide the " + std::to_string(world) + " ranks");
+    open->size = static_cast<int>(world / product);
+    product = world;
+  }
+  require(product == world, ErrorKind::Config, place,
+          "multiply to " + std::to_string(product) + ", but there are " + std::to_string(world) + " ranks");
+  return axes;
+}
+
+void check_rendezvous(const Rendezvous& rendezvous) {
+  require(rendezvous.size >= 1 && rendezvous.rank >= 0 && rendezvous.rank < rendezvous.size,
+          ErrorKind::Config, "rendezvous",
+          "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.size) +
+              " makes no sense");
+  require(rendezvous.size == 1 || (rendezvous.port > 0 && rendezvous.port <= 65535), ErrorKind::Config,
+          "rendezvous", "port " + std::to_string(rendezvous.port) + " is outside 1 to 65535");
+}
+
+torch::Device choose_device(const MeshOptions& options, const Rendezvous& rendezvous) {
+  if (!options.device.is_cuda() || options.device.has_index()) return options.device;
+  return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(rendezvous.local_rank));
+}
+
+// Meshes joined one after the other on a store that stays must not read each other's keys: the n-th join of
+// every rank is the same mesh.
+std::string mesh_prefix(c10d::Store& store, int rank) {
+  int64_t join = store.add("zero/joins/" + std::to_string(rank), 1);
+  return "zero/" + std::to_string(join);
+}
+
+// All ranks must want the same mesh; a rank with another configuration would fail later and stranger.
+void compare_greetings(const std::vector<std::string>& greetings, int rank) {
+  for (size_t other = 0; other < greetings.size(); ++other)
+    require(greetings[other] == greetings[rank], ErrorKind::Config, "rank " + std::to_string(rank),
+            "its mesh is " + greetings[rank] + ", but that of rank " + std::to_string(other) + " is " +
+                greetings[other],
+            "give all ranks the same configuration");
+}
+
+void connect_world(MeshState& state) {
+  detail::SigpipeBlock block;  // also for the threads that are started here
+  const auto& rendezvous = state.rendezvous;
+  const auto timeout = state.options.timeout;
+  std::string interface = state.options.interface_address;
+  if (interface.empty()) interface = detail::outgoing_address(rendezvous.address);
+  auto store = detail::open_store(rendezvous, timeout);
+  std::string prefix;
+  try {
+    prefix = mesh_prefix(*store, rendezvous.rank);
+  } catch (const std::exception& e) {
+    fail(ErrorKind::Comm, "rank " + std::to_string(rendezvous.rank),
+         std::string("the store failed: ") + detail::one_line(e.what(), 200), "see what rank 0 printed");
+  }
+  state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  std::string greeting = axes_text(state.axes) + ", transport " + state.options.transport + " on " +
+                         std::string(state.device.is_cuda() ? "cuda" : "cpu");
+  compare_greetings(detail::meet(*state.store, rendezvous, greeting, timeout), rendezvous.rank);
+  detail::MonitorOptions monitor;
+  monitor.rank = rendezvous.rank;
+  monitor.timeout = timeout;
+  monitor.connect = [rendezvous, prefix] {
+    auto own = detail::reopen_store(rendezvous, std::chrono::seconds(3));
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, own);
+  };
+  state.monitor = std::make_shared<detail::Monitor>(monitor);
+  state.transport = detail::make_transport(state.options.transport, {interface, state.device, timeout});
+}
+
+}  // namespace
+
+std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
+                                                     const std::vector<int>& members) {
+  auto& group = groups[name];
+  if (group) return group;
+  auto fresh = std::make_shared<GroupState>();
+  fresh->name = name;
+  fresh->members = members;
+  fresh->rank =
+      static_cast<int>(std::find(members.begin(), members.end(), rendezvous.rank) - members.begin());
+  fresh->device = device;
+  fresh->timeout = options.timeout;
+  fresh->transport = transport;
+  fresh->monitor = monitor;
+  if (monitor) fresh->monitor_slot = monitor->add_group(name);
+  if (members.size() > 1) {
+    SigpipeBlock block;
+    // Groups of one name are told apart by their first member, so only members take part.
+    std::string key = "group/" + name + "/" + std::to_string(members.front());
+    try {
+      fresh->channel = transport->connect(c10::make_intrusive<c10d::PrefixStore>(key, store), fresh->rank,
+                                          fresh->size(), name);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      fail(ErrorKind::Comm, "rank " + std::to_string(rendezvous.rank),
+           "cannot connect group " + name + " of " + list_ranks(members) + ": " + one_line(e.what(), 300),
+           "see what the other ranks printed");
+    }
+  }
+  group = std::move(fresh);
+  return group;
+}
+
+const Axis& detail::MeshState::axis(std::string_view name) const {
+  for (const auto& axis : axes)
+    if (axis.name == name) return axis;
+  fail(ErrorKind::Usage, "mesh " + axes_text(axes), "has no axis \"" + std::string(name) + "\"");
+}
+
+std::vector<int> detail::MeshState::axis_members(std::string_view name) const {
+  int stride = 1;  // ranks between neighbours along the axis
+  size_t last = axes.size() - 1;
+  for (; axes[last].name != name; --last) stride *= axes[last].size;
+  int place = rendezvous.rank / stride % axes[last].size;
+  std::vector<int> members;
+  for (int i = 0; i < axes[last].size; ++i) members.push_back(rendezvous.rank + (i - place) * stride);
+  return members;
+}
+
+Mesh Mesh::from_environment(const MeshOptions& options) {
+  return join(rendezvous_from_environment(), options);
+}
+
+Mesh Mesh::join(const Rendezvous& rendezvous, const MeshOptions& options) {
+  check_rendezvous(rendezvous);
+  require(options.timeout.count() > 0, ErrorKind::Config, "mesh timeout", "must be positive");
+  auto state = std::make_shared<MeshState>();
+  state->rendezvous = rendezvous;
+  state->options = options;
+  state->axes = resolve_axes(options.axes, rendezvous.size);
+  state->device = choose_device(options, rendezvous);
+  if (rendezvous.size > 1) connect_world(*state);
+  std::vector<int> all;
+  for (int rank = 0; rank < rendezvous.size; ++rank) all.push_back(rank);
+  state->group("world", all);
+  for (const auto& axis : state->axes) state->group(axis.name, state->axis_members(axis.name));
+  return Mesh(state);
+}
+
+int Mesh::rank() const { return state_->rendezvous.rank; }
+int Mesh::size() const { return state_->rendezvous.size; }
+int Mesh::local_rank() const { return state_->rendezvous.local_rank; }
+torch::Device Mesh::device() const { return state_->device; }
+const Rendezvous& Mesh::rendezvous() const { return state_->rendezvous; }
+
+Group Mesh::world() const { return Group(state_->groups.at("world")); }
+Group Mesh::group(std::string_view axis) const { return Group(state_->groups.at(state_->axis(axis).name)); }
+
+Mesh::Blocks Mesh::split(std::string_view name, int inner) const {
+  const Axis& axis = state_->axis(name);
+  require(
+      inner >= 1 && axis.size % inner == 0, ErrorKind::Config, "splitting axis " + axis.name,
+      "blocks of " + std::to_string(inner) + " do not divide its " + std::to_string(axis.size) + " ranks");
+  const std::vector<int> along = state_->axis_members(name);
+  const int place = group(name).rank();
+  std::vector<int> block(along.begin() + place / inner * inner, along.begin() + (place / inner + 1) * inner);
+  std::vector<int> across;
+  for (int i = place % inner; i < axis.size; i += inner) across.push_back(along[i]);
+  const std::string size = std::to_string(inner);
+  return {Group(state_->group(axis.name + ".inner" + size, block)),
+          Group(state_->group(axis.name + ".outer" + size, across))};
+}
+
+void Mesh::report_failure(std::string_view reason) const noexcept {
+  if (state_->monitor) state_->monitor->report(std::string(reason));
+}
+
+}  // namespace zero

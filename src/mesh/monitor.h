@@ -1,0 +1,57 @@
+#pragma once
+// The small thread of each rank that tells the others through the store that it lives and what it is doing,
+// and that finds out, when an operation fails, which rank is to blame. It has a connection to the store of
+// its own.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "mesh/diagnosis.h"
+#include "mesh/transport.h"
+
+namespace zero::detail {
+
+struct MonitorOptions {
+  std::function<c10::intrusive_ptr<c10d::Store>()> connect;  // called in the monitor's thread
+  int rank = 0;
+  std::chrono::milliseconds timeout{};  // of a collective; heartbeats come every min(1 s, timeout / 8)
+};
+
+class Monitor {
+ public:
+  explicit Monitor(const MonitorOptions& options);
+  /// Stops the thread without telling anybody. Leaves it behind if the store does not let go of it within a
+  /// second.
+  ~Monitor();
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+
+  /// Makes a log for a group; the number it has from then on.
+  int add_group(const std::string& name);
+  void issued(int group, const Issued& issued);
+
+  /// Why no further operation can succeed: a failure of this rank or another. Nothing while all is well.
+  std::optional<std::string> broken() const;
+
+  /// Lets `transfer` be aborted when another rank reports a failure. False if one already has.
+  bool begin_wait(Transfer* transfer);
+  void end_wait();
+
+  /// Posts this rank's failure, watches the others for a short while and explains. Bounded by about three
+  /// seconds.
+  std::string diagnose(const Incident& incident);
+
+  /// Posts a reason to give up, unless this rank has posted one. Never throws; bounded by two seconds.
+  void report(const std::string& reason) noexcept;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace zero::detail

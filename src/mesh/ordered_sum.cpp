@@ -1,0 +1,106 @@
+#include "mesh/ordered_sum.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+
+namespace zero::detail {
+namespace {
+
+// Elements summed at a time: all ranks' pieces of it stay in the first-level cache.
+constexpr int64_t kBlock = 1024;
+
+template <typename Sum, typename In>
+void add_block(Sum* sum, const In* in, int64_t count) {
+  if (count == kBlock) {  // a constant trip count, so that every compiler vectorises it
+    for (int64_t i = 0; i < kBlock; ++i) sum[i] += static_cast<Sum>(in[i]);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<Sum>(in[i]);
+}
+
+// bf16 is the upper half of an fp32: the shift vectorises where the class's conversion may not.
+void add_block(float* sum, const c10::BFloat16* in, int64_t count) {
+  auto bits = [](c10::BFloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.x) << 16); };
+  if (count == kBlock) {
+    for (int64_t i = 0; i < kBlock; ++i) sum[i] += bits(in[i]);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) sum[i] += bits(in[i]);
+}
+
+template <typename Sum, typename In>
+void sum_range(Sum* out, const std::vector<const In*>& parts, bool accumulate, int64_t begin, int64_t end) {
+  alignas(64) Sum sum[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    int64_t count = std::min(kBlock, end - at);
+    for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<Sum>(parts[0][at + i]);
+    for (size_t rank = 1; rank < parts.size(); ++rank) add_block(sum, parts[rank] + at, count);
+    if (accumulate) {
+      for (int64_t i = 0; i < count; ++i) out[at + i] += sum[i];
+    } else {
+      std::copy(sum, sum + count, out + at);
+    }
+  }
+}
+
+template <typename Sum, typename In>
+void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
+  std::vector<const In*> data;
+  for (const auto& part : parts) data.push_back(part.const_data_ptr<In>());
+  Sum* to = out.mutable_data_ptr<Sum>();
+  at::parallel_for(0, out.numel(), 64 * kBlock,
+                   [&](int64_t begin, int64_t end) { sum_range(to, data, accumulate, begin, end); });
+}
+
+template <typename Sum>
+void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
+  switch (parts[0].scalar_type()) {
+    case at::kFloat:
+      return sum_on_cpu<Sum, float>(out, parts, accumulate);
+    case at::kDouble:
+      return sum_on_cpu<Sum, double>(out, parts, accumulate);
+    case at::kBFloat16:
+      return sum_on_cpu<Sum, c10::BFloat16>(out, parts, accumulate);
+    default:
+      return sum_on_cpu<Sum, c10::Half>(out, parts, accumulate);
+  }
+}
+
+}  // namespace
+
+void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate) {
+  if (out.numel() == 0) return;
+  if (out.is_cpu()) {
+    if (out.scalar_type() == at::kFloat) return sum_on_cpu<float>(out, parts, accumulate);
+    return sum_on_cpu<double>(out, parts, accumulate);
+  }
+  at::NoGradGuard no_grad;
+  at::Tensor sum = accumulate ? at::empty_like(out) : out;
+  sum.copy_(parts[0]);
+  for (size_t rank = 1; rank < parts.size(); ++rank) sum.add_(parts[rank]);
+  if (accumulate) out.add_(sum);
+}
+
+void ordered_max(at::Tensor out, const std::vector<at::Tensor>& parts) {
+  at::NoGradGuard no_grad;
+  if (parts.size() == 1) {
+    out.copy_(parts[0]);
+    return;
+  }
+  at::maximum_out(out, parts[0], parts[1]);
+  for (size_t rank = 2; rank < parts.size(); ++rank) at::maximum_out(out, out, parts[rank]);
+}
+
+std::vector<at::Tensor> equal_parts(const at::Tensor& tensor, int parts) {
+  at::NoGradGuard no_grad;
+  int64_t each = tensor.numel() / parts;
+  std::vector<at::Tensor> pieces;
+  for (int part = 0; part < parts; ++part) pieces.push_back(tensor.narrow(0, part * each, each));
+  return pieces;
+}
+
+}  // namespace zero::detail

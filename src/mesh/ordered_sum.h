@@ -1,0 +1,21 @@
+#pragma once
+// Reductions whose bits depend only on the values and the number of ranks: elements are added in rank order.
+
+#include <torch/types.h>
+
+#include <vector>
+
+namespace zero::detail {
+
+/// out [n] fp32 or fp64 = parts[0] + parts[1] + ... from left to right, each converted to out's type first;
+/// with `accumulate` that sum is added to out's old value. Parts are 1-D of n elements, fp32, bf16, fp16 or
+/// fp64, and none is `out`.
+void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate);
+
+/// out [n] = the greatest of the parts; NaN where one is NaN.
+void ordered_max(at::Tensor out, const std::vector<at::Tensor>& parts);
+
+/// 1-D tensor [parts * n] as its `parts` equal pieces.
+std::vector<at::Tensor> equal_parts(const at::Tensor& tensor, int parts);
+
+}  // namespace zero::detail

@@ -1,0 +1,19 @@
+#include "mesh/transport.h"
+
+#include "zero/error.h"
+
+namespace zero::detail {
+
+Channel::Started Channel::reduce_scatter(at::Tensor, at::Tensor, bool, int) {
+  fail(ErrorKind::Internal, "transport", "reduce_scatter asked of a channel without one");
+}
+
+std::shared_ptr<Transport> make_transport(const std::string& name, const TransportOptions& options) {
+  std::string chosen = name;
+  if (name == "auto") chosen = options.device.is_cuda() ? "nccl" : "gloo";
+  if (chosen == "gloo") return make_gloo_transport(options);
+  if (chosen == "nccl") return load_nccl_transport(options);
+  fail(ErrorKind::Config, "transport", "unknown transport \"" + name + "\"", "use auto, gloo or nccl");
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,88 @@
+#pragma once
+// What a group needs of a transport: moving bytes. Adding up is done above it, in rank order, so that the
+// bits are the same on every transport. One folder per transport; transport.cpp lists them.
+//
+// Why not c10d::Backend's collectives directly: a Gloo collective that fails does not say which peer it
+// waited for, and two ranks that issue different collectives can end the process inside Gloo's own thread.
+// Channel keeps peers apart.
+
+#include <torch/types.h>
+
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace zero::detail {
+
+/// Thrown by Transfer::wait and by Channel's operations.
+struct TransferError : std::runtime_error {
+  TransferError(const std::string& text, std::vector<int> peers, bool timed_out)
+      : std::runtime_error(text), peers(std::move(peers)), timed_out(timed_out) {}
+  std::vector<int> peers;  // group ranks it was waiting for; empty if not known
+  bool timed_out;
+};
+
+/// One operation on the wire. Keeps its tensors alive.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// Blocks until the buffers may be used (on CUDA: makes the current stream wait). Called at most once.
+  virtual void wait(std::chrono::milliseconds timeout) = 0;
+  /// Makes a wait() of another thread, now or later, throw. Thread safe.
+  virtual void abort() noexcept = 0;
+};
+
+/// The connections of one group. Tensors are contiguous and on the mesh's device; `tag` (31 bits) is a hash
+/// of the operation, its place in the order, its size and its name, equal on all ranks that do the same
+/// thing. A transport that matches operations by order may ignore it. Operations with no bytes are never
+/// asked for.
+class Channel {
+ public:
+  using Started = std::unique_ptr<Transfer>;
+
+  virtual ~Channel() = default;
+  /// out [size * n] <- in [n] of every rank; `in` may be this rank's part of `out`.
+  virtual Started all_gather(at::Tensor out, at::Tensor in, int tag) = 0;
+  /// out part r [n] <- rank r's in part of this rank; this rank's own part of `out` may be left unwritten.
+  virtual Started exchange(at::Tensor out, at::Tensor in, int tag) = 0;
+  virtual Started broadcast(at::Tensor tensor, int root, int tag) = 0;
+  virtual Started send(at::Tensor tensor, int to, int tag) = 0;
+  virtual Started receive(at::Tensor tensor, int from, int tag) = 0;
+
+  /// True if reduce_scatter() below exists: fp32 sums in rank order, the same bits as exchange and
+  /// ordered_sum.
+  virtual bool sums_in_rank_order() const { return false; }
+  /// out [n] fp32 (+)= sum over ranks of their in part of this rank.
+  virtual Started reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, int tag);
+
+  /// True if operations are queued on the device and wait() never blocks this thread (CUDA streams).
+  virtual bool stream_ordered() const { return false; }
+};
+
+struct TransportOptions {
+  std::string interface_address;       // address to listen on
+  torch::Device device = torch::kCPU;  // of the tensors
+  std::chrono::milliseconds timeout{};
+};
+
+/// Makes the channels of one mesh, all on the same device (Gloo: one listening socket and one thread).
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// Connects the `size` members of a group, which all call this with stores that share their keys. Blocks.
+  virtual std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                           const std::string& name) = 0;
+};
+
+/// Throws Config for an unknown name, Unsupported for one that this build or machine does not have.
+std::shared_ptr<Transport> make_transport(const std::string& name, const TransportOptions& options);
+
+std::shared_ptr<Transport> make_gloo_transport(const TransportOptions& options);
+
+/// From the plugin libzero_nccl.so.
+std::shared_ptr<Transport> load_nccl_transport(const TransportOptions& options);
+
+}  // namespace zero::detail

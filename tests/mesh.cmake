@@ -1,0 +1,1 @@
+zero_test(mesh TORCH USES mesh)
