@@ -1,0 +1,45 @@
+#pragma once
+// What an engine is made of. The public class is a thin front of it.
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/sharded_model.h"
+#include "zero/engine.h"
+
+namespace zero::detail {
+
+/// Lets a parameter's hook find the engine, and notice that it is gone.
+struct HookLink {
+  EngineState* state;
+};
+
+struct EngineState {
+  EngineState(ModelParameters parameters, const OptimizerSpec& optimizer, const EngineOptions& options, Mesh mesh);
+  ~EngineState();
+  EngineState(const EngineState&) = delete;
+  EngineState& operator=(const EngineState&) = delete;
+
+  bool at_boundary() const { return micro_step + 1 >= model.options.accumulation_steps; }
+  void require_step_not_due() const;
+  /// Rethrows what a scope's destructor had to keep to itself.
+  void rethrow_deferred();
+  /// After an error in forward or backward: tells the other ranks, forgets the pass.
+  void fail_pass(const char* reason) noexcept;
+  double rate() const;
+
+  ShardedModel model;
+  double base_rate;
+  int micro_step = 0;  // backwards since the last step
+  int64_t steps = 0, skipped_steps = 0;
+  std::exception_ptr deferred;
+  std::shared_ptr<HookLink> link;
+};
+
+// engine_checkpoint.cpp
+std::filesystem::path save(EngineState& state, const std::filesystem::path& directory, const std::string& metadata, int keep_last);
+std::string load(EngineState& state, const std::filesystem::path& checkpoint);
+
+}  // namespace zero::detail

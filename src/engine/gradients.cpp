@@ -1,0 +1,273 @@
+#include "engine/gradients.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "zero/error.h"
+
+namespace zero::detail {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point began) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+// One flat, dense view or copy of a gradient as autograd gave it.
+at::Tensor flat(const at::Tensor& gradient) {
+  return (gradient.is_sparse() ? gradient.to_dense() : gradient).contiguous().view({-1});
+}
+
+void put(at::Tensor into, const at::Tensor& values, bool replace) {
+  if (replace) into.copy_(values);
+  else into.add_(values.scalar_type() == into.scalar_type() ? values : values.to(into.scalar_type()));
+}
+
+}  // namespace
+
+Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all, GradientOptions options)
+    : units_(units),
+      shard_group_(std::move(shard_group)),
+      replica_group_(std::move(replica_group)),
+      all_(std::move(all)),
+      options_(options),
+      replicas_(replica_group_, options.communication_dtype) {
+  gradients_.resize(units_.size());
+  for (size_t i = 0; i < units_.size(); ++i) {
+    const UnitLayout& layout = units_[i].layout;
+    for (size_t p = 0; p < layout.parameters.size(); ++p) places_.emplace_back(static_cast<int>(i), static_cast<int>(p));
+    if (!layout.trainable) continue;
+    gradients_[i].pending.resize(layout.parameters.size());
+    gradients_[i].shard = at::empty({layout.shard_numel}, units_[i].shard.options().dtype(options_.accumulation_dtype));
+    bucket_piece_numel_ = std::max(bucket_piece_numel_, bucket_piece_numel(layout, shard_group_.size(), options_.bucket_numel));
+    order_.push_back(static_cast<int>(i));
+  }
+  std::reverse(order_.begin(), order_.end());
+  used_.assign(places_.size(), 0);
+}
+
+void Gradients::begin_backward(bool boundary) {
+  boundary_ = boundary;
+  next_ = 0;
+  for (UnitGradient& gradient : gradients_) gradient.sent = gradient.queued = false;
+}
+
+void Gradients::on_gradient(int parameter, at::Tensor gradient) {
+  const auto [unit, place] = places_[static_cast<size_t>(parameter)];
+  UnitGradient& target = gradients_[static_cast<size_t>(unit)];
+  at::Tensor& pending = target.pending[static_cast<size_t>(place)];
+  used_[static_cast<size_t>(parameter)] = 1;
+  if (pending.defined()) {
+    pending = pending.to(options_.accumulation_dtype) + flat(gradient);
+    return;
+  }
+  pending = flat(gradient);
+  target.arrived++;
+  if (target.queued || target.arrived < static_cast<int>(target.pending.size())) return;
+  target.queued = true;
+  if (!order_agreed_) ready_order_.push_back(unit);
+  send_ready();
+}
+
+// Sends, in the common order, the units whose gradients are complete.
+void Gradients::send_ready() {
+  while (next_ < order_.size() && gradients_[static_cast<size_t>(order_[next_])].queued) send(order_[next_++]);
+}
+
+void Gradients::send(int index) {
+  UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
+  const bool late = std::exchange(gradient.sent, true);
+  if (shard_group_.size() == 1) return send_whole(index, late);
+  if (options_.placement == Placement::Partial && options_.accumulates)
+    fold_into_local(gradient, units_[static_cast<size_t>(index)]);
+  if (!sends_now()) return;
+  add_pieces(index, gradient.rounds++ == 0);
+}
+
+// One rank owns the whole: no staging, and only replicas to talk to.
+void Gradients::send_whole(int index, bool late) {
+  UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
+  const std::string& name = units_[static_cast<size_t>(index)].layout.name;
+  if (!(late && boundary_)) {
+    add_directly(index, gradient.shard, gradient.rounds++ == 0);
+    if (boundary_) replicas_.start(gradient.shard, name);
+    return;
+  }
+  // The shard is being summed already: sum what came late by itself.
+  at::Tensor rest = at::empty_like(gradient.shard);
+  add_directly(index, rest, true);
+  replicas_.start(rest, name);
+  replicas_.finish();
+  gradient.shard.add_(rest);
+}
+
+void Gradients::add_directly(int index, at::Tensor into, bool first) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
+  if (first) into.zero_();
+  for (size_t p = 0; p < gradient.pending.size(); ++p) {
+    const UnitParameter& parameter = unit.layout.parameters[p];
+    at::Tensor& pending = gradient.pending[p];
+    if (!pending.defined() || parameter.numel == 0) continue;
+    put(into.narrow(0, parameter.offset, parameter.numel), pending, first);
+  }
+  release(gradient);
+}
+
+void Gradients::fold_into_local(UnitGradient& gradient, const Unit& unit) {
+  if (!gradient.local.defined())
+    gradient.local = at::empty({unit.layout.padded_numel}, gradient.shard.options());
+  if (gradient.local_fresh) gradient.local.zero_();
+  for (size_t p = 0; p < gradient.pending.size(); ++p) {
+    const UnitParameter& parameter = unit.layout.parameters[p];
+    at::Tensor& pending = gradient.pending[p];
+    if (pending.defined() && parameter.numel > 0)
+      put(gradient.local.narrow(0, parameter.offset, parameter.numel), pending, gradient.local_fresh);
+  }
+  gradient.local_fresh = false;
+  release(gradient);
+}
+
+// Cuts a unit into pieces. A piece either starts an empty bucket, fits beside what is there, or the bucket goes first.
+void Gradients::add_pieces(int index, bool first) {
+  const int64_t shard_numel = units_[static_cast<size_t>(index)].layout.shard_numel;
+  if (shard_numel == 0) return release(gradients_[static_cast<size_t>(index)]);
+  for (int64_t begin = 0; begin < shard_numel;) {
+    const int64_t numel = std::min(bucket_piece_numel_, shard_numel - begin);
+    if (filling_.numel + numel > bucket_piece_numel_) flush();
+    filling_.pieces.push_back({index, begin, numel, first, begin + numel == shard_numel});
+    filling_.numel += numel;
+    begin += numel;
+  }
+  if (filling_.numel == bucket_piece_numel_) flush();
+}
+
+void Gradients::flush() {
+  if (filling_.pieces.empty()) return;
+  if (static_cast<int64_t>(in_flight_.size()) == kBucketsInFlight) {
+    settle(in_flight_.front());
+    in_flight_.pop_front();
+  }
+  Bucket bucket = std::move(filling_);
+  filling_ = {};
+  const int64_t ranks = shard_group_.size();
+  const at::TensorOptions options = units_[static_cast<size_t>(bucket.pieces.front().unit)].shard.options();
+  if (staging_.empty()) staging_.push_back(at::empty({ranks * bucket_piece_numel_}, options.dtype(options_.communication_dtype)));
+  bucket.staging = staging_.back();
+  staging_.pop_back();
+  bucket.sent = bucket.staging.narrow(0, 0, ranks * bucket.numel).view({ranks, bucket.numel});
+  int64_t column = 0;
+  for (const Piece& piece : bucket.pieces) {
+    for (int rank = 0; rank < static_cast<int>(ranks); ++rank)
+      pack(piece, bucket.sent[rank].narrow(0, column, piece.numel), rank);
+    if (piece.last) {
+      release(gradients_[static_cast<size_t>(piece.unit)]);
+      gradients_[static_cast<size_t>(piece.unit)].local_fresh = true;  // what comes later is a sum of its own
+    }
+    column += piece.numel;
+  }
+  if (options_.predivide != 1) bucket.sent.div_(options_.predivide);
+  bucket.sum = at::empty({bucket.numel}, options.dtype(at::kFloat));
+  bucket.work = shard_group_.reduce_scatter(bucket.sum, bucket.sent.view({-1}), /*accumulate=*/false,
+                                            units_[static_cast<size_t>(bucket.pieces.front().unit)].layout.name);
+  counters_.buckets++;
+  counters_.reduce_scatter_elements += ranks * bucket.numel;
+  in_flight_.push_back(std::move(bucket));
+  if (!options_.overlap) {
+    settle(in_flight_.front());
+    in_flight_.pop_front();
+  }
+}
+
+// Waits for a bucket and adds it to the shards.
+void Gradients::settle(Bucket& bucket) {
+  const auto began = std::chrono::steady_clock::now();
+  bucket.work.wait();
+  counters_.waited_s += seconds_since(began);
+  int64_t column = 0;
+  for (const Piece& piece : bucket.pieces) {
+    put(gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
+        bucket.sum.narrow(0, column, piece.numel), piece.first);
+    column += piece.numel;
+  }
+  staging_.push_back(bucket.staging);
+}
+
+// Fills `row` with elements [piece.begin, +numel) of rank `rank`'s shard: gradients where there are some, zeros elsewhere.
+void Gradients::pack(const Piece& piece, at::Tensor row, int rank) {
+  const Unit& unit = units_[static_cast<size_t>(piece.unit)];
+  const UnitGradient& gradient = gradients_[static_cast<size_t>(piece.unit)];
+  const int64_t begin = rank * unit.layout.shard_numel + piece.begin, end = begin + piece.numel;
+  if (gradient.local.defined()) {
+    row.copy_(gradient.local.narrow(0, begin, piece.numel));
+    return;
+  }
+  int64_t filled = begin;  // everything before it has a value
+  for (size_t p = 0; p < gradient.pending.size(); ++p) {
+    const UnitParameter& parameter = unit.layout.parameters[p];
+    const int64_t from = std::max(parameter.offset, begin), to = std::min(parameter.end(), end);
+    if (from >= to || !gradient.pending[p].defined()) continue;
+    if (from > filled) row.narrow(0, filled - begin, from - filled).zero_();
+    row.narrow(0, from - begin, to - from).copy_(gradient.pending[p].narrow(0, from - parameter.offset, to - from));
+    filled = to;
+  }
+  if (filled < end) row.narrow(0, filled - begin, end - filled).zero_();
+}
+
+void Gradients::release(UnitGradient& gradient) {
+  for (at::Tensor& pending : gradient.pending) pending.reset();
+  gradient.arrived = 0;
+}
+
+void Gradients::end_backward() {
+  // Units that some rank did not finish (parameters without gradient) are sent all the same: the others wait for them.
+  while (next_ < order_.size()) send(order_[next_++]);
+  // Gradients that came after their unit had been sent go in a second round.
+  for (int unit : order_)
+    if (gradients_[static_cast<size_t>(unit)].arrived > 0) send(unit);
+  flush();
+  for (Bucket& bucket : in_flight_) settle(bucket);
+  in_flight_.clear();
+  if (boundary_) {
+    if (shard_group_.size() > 1 && replica_group_.size() > 1)
+      for (int unit : order_) replicas_.start(gradients_[static_cast<size_t>(unit)].shard, units_[static_cast<size_t>(unit)].layout.name);
+    replicas_.finish();
+    counters_.all_reduce_elements = replicas_.elements();
+  }
+  if (!order_agreed_) agree_on_order();
+}
+
+// After the first backward all ranks take over the order in which rank 0's units became ready: it wastes no waiting.
+void Gradients::agree_on_order() {
+  order_agreed_ = true;
+  if (all_.size() == 1 || order_.empty()) return;
+  std::vector<int64_t> ready(ready_order_.begin(), ready_order_.end());
+  for (int unit : order_)
+    if (std::find(ready.begin(), ready.end(), unit) == ready.end()) ready.push_back(unit);
+  at::Tensor shared = at::tensor(ready, at::kLong).to(units_.front().shard.device());
+  all_.broadcast(shared, 0, "order of gradients").wait();
+  shared = shared.cpu();
+  for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(shared.data_ptr<int64_t>()[i]);
+}
+
+void Gradients::abandon() {
+  filling_ = {};
+  in_flight_.clear();
+  staging_.clear();
+  clear();
+}
+
+void Gradients::clear() {
+  for (UnitGradient& gradient : gradients_) {
+    release(gradient);
+    gradient.rounds = 0;
+    gradient.local_fresh = true;
+  }
+  std::fill(used_.begin(), used_.end(), 0);
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,39 @@
+#pragma once
+// Sums shards over the ranks that hold the same shard (stage 0, hybrid sharding): reduce-scatter, then all-gather, so the
+// additions happen once, in rank order, in fp32, and every replica gets the same bits.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "zero/mesh.h"
+
+namespace zero::detail {
+
+class ReplicaReducer {
+ public:
+  ReplicaReducer(Group replicas, at::ScalarType communication_dtype) : replicas_(std::move(replicas)), dtype_(communication_dtype) {}
+
+  /// Starts summing `tensor` [n] (floating) over the replicas; it holds the sum after finish(). Collective.
+  void start(at::Tensor tensor, const std::string& what);
+  void finish();
+  /// Elements sent so far, an all-reduce of n counted 2n, padding included.
+  int64_t elements() const { return elements_; }
+
+ private:
+  struct Sum {
+    at::Tensor tensor, sent, part;
+    std::string what;
+    Work work;
+  };
+  void finish_oldest();
+
+  Group replicas_;
+  at::ScalarType dtype_;
+  std::deque<Sum> in_flight_;
+  int64_t elements_ = 0;
+};
+
+}  // namespace zero::detail

@@ -1,0 +1,193 @@
+#include "engine/residency.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "zero/error.h"
+
+namespace zero::detail {
+namespace {
+
+ResidencyOptions policy_options(const std::vector<Unit>& units, bool one_rank, const Residency::Options& options) {
+  ResidencyOptions result;
+  for (const Unit& unit : units) result.unit_bytes.push_back(one_rank ? 0 : unit.layout.slab_bytes());
+  result.budget_bytes = options.persistent ? std::numeric_limits<int64_t>::max() : options.budget_bytes;
+  result.prefetch_bytes = options.overlap ? options.prefetch_bytes : 0;
+  return result;
+}
+
+// The engine's own work on slabs: no interception, no autograd.
+struct OwnWork {
+  BypassIntercept bypass;
+  c10::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+};
+
+}  // namespace
+
+Residency::Residency(std::vector<Unit>& units, Group shard_group, Options options)
+    : units_(units),
+      shard_group_(std::move(shard_group)),
+      options_(options),
+      policy_(policy_options(units, shard_group_.size() == 1, options)) {
+  for (size_t i = 0; i < units_.size(); ++i) {
+    units_[i].tag->residency = this;
+    if (units_[i].state == SlabState::Resident) policy_.set_resident(static_cast<int>(i), true);
+  }
+}
+
+Residency::~Residency() {
+  for (Unit& unit : units_) unit.tag->residency = nullptr;
+}
+
+void Residency::begin_pass(ResidencyPolicy::Pass pass, bool values_last) {
+  const std::lock_guard lock(mutex_);
+  last_needed_ = -1;
+  apply(policy_.begin_pass(pass, values_last));
+}
+
+void Residency::end_forward() {
+  const std::lock_guard lock(mutex_);
+  last_needed_ = -1;
+  apply(policy_.trim());
+}
+
+void Residency::end_pass() {
+  const std::lock_guard lock(mutex_);
+  last_needed_ = -1;
+  apply(policy_.end_pass());
+}
+
+void Residency::need(std::span<const int> units) {
+  const std::lock_guard lock(mutex_);
+  if (units.size() == 1 && units[0] == last_needed_) return;
+  apply(policy_.touch(units));
+  for (int unit : units) finish(unit);
+  last_needed_ = units.size() == 1 ? units[0] : -1;
+}
+
+void Residency::apply(const ResidencyPolicy::Actions& actions) {
+  for (int unit : actions.evict) drop(unit);
+  for (int unit : actions.fetch) start(unit);
+}
+
+void Residency::start(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) return;
+  OwnWork own;
+  if (!unit.full.defined()) allocate(unit);
+  unit.move_to(SlabState::Fetching);
+  unit.fetch = shard_group_.all_gather(unit.full, unit.shard, unit.layout.name);
+  counters_.gathers++;
+  counters_.gathered_elements += unit.layout.padded_numel;
+  order_hash_ = (order_hash_ ^ static_cast<uint32_t>(index + 1)) * 16777619U;
+  if (!options_.overlap) finish(index);
+}
+
+void Residency::finish(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (unit.state == SlabState::Resident) return;
+  require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name, "waits for an all-gather that was not started");
+  const auto began = std::chrono::steady_clock::now();
+  unit.fetch.wait();
+  counters_.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  unit.fetch = {};
+  unit.move_to(SlabState::Resident);
+  unit.expose();
+}
+
+void Residency::drop(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (unit.pins > 0 || unit.state == SlabState::Absent || options_.persistent || always_resident(unit)) return;
+  finish(index);
+  unit.hide();
+  unit.move_to(SlabState::Absent);
+  const auto bytes = static_cast<int64_t>(unit.full.nbytes());
+  account(-bytes);
+  // Kept for the next slab of this size: fresh memory costs a page fault every 4 KiB.
+  if (counters_.resident_bytes + pool_bytes_ + bytes <= options_.budget_bytes) {
+    pool_bytes_ += bytes;
+    pool_.push_back(unit.full);
+  }
+  unit.full.reset();
+}
+
+void Residency::allocate(Unit& unit) {
+  const int64_t bytes = unit.layout.slab_bytes();
+  auto fits = std::find_if(pool_.begin(), pool_.end(), [&](const at::Tensor& memory) {
+    return memory.scalar_type() == unit.shard.scalar_type() && memory.numel() == unit.layout.padded_numel;
+  });
+  if (fits != pool_.end()) {
+    unit.full = *fits;
+    pool_.erase(fits);
+    pool_bytes_ -= bytes;
+  } else {
+    while (!pool_.empty() && counters_.resident_bytes + pool_bytes_ + bytes > options_.budget_bytes) {
+      pool_bytes_ -= static_cast<int64_t>(pool_.front().nbytes());
+      pool_.erase(pool_.begin());
+    }
+    unit.full = at::empty({unit.layout.padded_numel}, unit.shard.options());
+  }
+  account(bytes);
+}
+
+void Residency::account(int64_t bytes) {
+  counters_.resident_bytes += bytes;
+  counters_.peak_resident_bytes = std::max(counters_.peak_resident_bytes, counters_.resident_bytes);
+}
+
+void Residency::require_no_pins() const {
+  for (const Unit& unit : units_)
+    require(unit.pins == 0, ErrorKind::Usage, unit.layout.name, "its values change inside a GatherScope", "end the scope first");
+}
+
+void Residency::values_changed(bool frozen_too) {
+  const std::lock_guard lock(mutex_);
+  last_needed_ = -1;
+  if (shard_group_.size() == 1) return;
+  policy_.forget_values();
+  for (size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    const auto index = static_cast<int>(i);
+    if (unit.layout.padded_numel == 0) continue;
+    if (unit.layout.trainable || frozen_too) {
+      if (unit.state == SlabState::Fetching) finish(index);
+      if (unit.state == SlabState::Resident && options_.persistent) {
+        unit.hide();
+        unit.move_to(SlabState::Stale);
+      } else {
+        drop(index);
+      }
+    } else if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) {
+      policy_.set_resident(index, true);
+    }
+  }
+}
+
+void Residency::pin(int index) {
+  const std::lock_guard lock(mutex_);
+  Unit& unit = units_[static_cast<size_t>(index)];
+  unit.pins++;
+  start(index);
+  finish(index);
+  policy_.set_resident(index, true);
+}
+
+void Residency::unpin(int index) {
+  const std::lock_guard lock(mutex_);
+  Unit& unit = units_[static_cast<size_t>(index)];
+  last_needed_ = -1;
+  if (--unit.pins > 0 || options_.persistent || always_resident(unit)) return;
+  policy_.set_resident(index, false);
+  drop(index);
+}
+
+uint32_t Residency::take_order_hash() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(order_hash_, 0);
+}
+
+}  // namespace zero::detail

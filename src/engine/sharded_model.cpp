@@ -1,0 +1,244 @@
+#include "engine/sharded_model.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/nearest.h"
+#include "zero/error.h"
+#include "zero/lazy.h"
+
+namespace zero::detail {
+namespace {
+
+PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& optimizer, int ranks) {
+  PlanOptions result;
+  result.stage = options.stage;
+  result.ranks = ranks;
+  result.shard_group_ranks = options.shard_group_ranks;
+  result.accumulation_steps = options.accumulation_steps;
+  result.state.gradient_bytes = static_cast<int64_t>(c10::elementSize(options.accumulation_dtype));
+  result.state.optimizer_bytes = optimizer_state_bytes(optimizer).value_or(8);  // unknown: assume two moments
+  result.communication_bytes = static_cast<int64_t>(c10::elementSize(options.communication_dtype));
+  result.budget_bytes = options.budget_bytes;
+  result.prefetch_bytes = options.prefetch_bytes;
+  result.reduce_bucket_numel = options.reduce_bucket_numel;
+  return result;
+}
+
+void check(const EngineOptions& options) {
+  auto config = [](bool ok, std::string_view place, const std::string& problem) { require(ok, ErrorKind::Config, place, problem); };
+  config(options.gradient_clipping >= 0 && std::isfinite(options.gradient_clipping), "gradient_clipping",
+         "expected a finite number >= 0, got " + std::to_string(options.gradient_clipping));
+  config(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor), "gradient_predivide_factor",
+         "expected a finite number > 0, got " + std::to_string(options.gradient_predivide_factor));
+  for (at::ScalarType type : {options.communication_dtype, options.accumulation_dtype, options.dtype.value_or(at::kFloat)})
+    config(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, "dtype",
+           std::string("expected fp32, bf16 or fp16, got ") + c10::toString(type));
+}
+
+// Values that the engine writes itself: no graph, no interception.
+struct OwnWork {
+  BypassIntercept bypass;
+  c10::NoGradGuard no_grad;
+};
+
+}  // namespace
+
+ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer_spec, const EngineOptions& engine_options, Mesh job)
+    : mesh(std::move(job)), options(engine_options), model_(std::move(model)) {
+  check(options);
+  validate(optimizer_spec);
+  all = mesh.group("dp");
+  std::optional<Dtype> dtype;
+  if (options.dtype) dtype = dtype_of(*options.dtype);
+  LayoutOptions layout;
+  layout.group_numel = options.group_numel;
+  plan = make_plan(model_.spec, plan_options(options, optimizer_spec, all.size()), layout, dtype ? &*dtype : nullptr);
+  for (const UnitLayout& unit : plan.units)
+    require(!unit.trainable || unit.dtype != Dtype::f64, ErrorKind::Unsupported, unit.name,
+            "trainable fp64 parameters would lose precision in the fp32 master copy", "set a compute dtype, or freeze them");
+  Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
+  shard_group = blocks.inner;
+  replica_group = blocks.outer;
+
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    first_parameter_.push_back(static_cast<int>(names_.size()));
+    if (plan.units[u].trainable) trainable.push_back(static_cast<int>(u));
+    for (size_t p = 0; p < plan.units[u].parameters.size(); ++p) {
+      const UnitParameter& parameter = plan.units[u].parameters[p];
+      index_[parameter.name] = static_cast<int>(names_.size());
+      for (const std::string& alias : parameter.aliases) index_[alias] = static_cast<int>(names_.size());
+      names_.push_back(parameter.name);
+      places_.push_back({static_cast<int>(u), static_cast<int>(p)});
+    }
+  }
+  OwnWork own;
+  allocate();
+  fill();
+  make_optimizer(optimizer_spec);
+  residency = std::make_unique<Residency>(
+      units, shard_group,
+      Residency::Options{.budget_bytes = plan.budget_bytes, .prefetch_bytes = options.prefetch_bytes, .overlap = options.overlap,
+                         .persistent = plan.placements.parameter == Placement::Replicate});
+}
+
+// Shards, and full slabs where parameters are replicated; zeros, so that padding is zero for good.
+void ShardedModel::allocate() {
+  units.resize(plan.units.size());
+  const bool replicated = plan.placements.parameter == Placement::Replicate || shard_group.size() == 1;
+  for (size_t u = 0; u < units.size(); ++u) {
+    Unit& unit = units[u];
+    unit.layout = plan.units[u];
+    unit.tag = std::make_shared<UnitTag>(static_cast<int>(u), &plan.units[u]);
+    const auto values = at::TensorOptions(scalar_type_of(unit.layout.dtype)).device(mesh.device());
+    if (replicated || unit.layout.padded_numel == 0) {
+      unit.full = at::zeros({unit.layout.padded_numel}, values);
+      unit.shard = unit.full.narrow(0, shard_group.rank() * unit.layout.shard_numel, unit.layout.shard_numel);
+    } else {
+      unit.shard = at::zeros({unit.layout.shard_numel}, values);
+    }
+    if (unit.layout.trainable)
+      unit.master = unit.layout.dtype == Dtype::f32 ? unit.shard : at::zeros({unit.layout.shard_numel}, values.dtype(at::kFloat));
+    unit.slab = make_unreadable_storage(unit.layout.slab_bytes(), mesh.device(), unit.tag, hidden_message(unit.layout));
+  }
+}
+
+// Takes every parameter's initial value, one at a time, and lets go of it.
+void ShardedModel::fill() {
+  std::vector<at::Tensor> wanted;
+  for (size_t i = 0; i < names_.size(); ++i) wanted.push_back(tensors_of(static_cast<int>(i)).front());
+  for (const auto& buffer : model_.buffers) wanted.push_back(buffer.second);
+  buffers.resize(model_.buffers.size());
+  replay(wanted, [&](size_t i, const at::Tensor& found) {
+    at::Tensor value = found.detach().contiguous().to(mesh.device());
+    if (options.broadcast_initial_values && all.size() > 1 && value.numel() > 0) {
+      if (value.is_same(found) || value.is_alias_of(found)) value = value.clone();
+      const std::string& name = i < names_.size() ? names_[i] : model_.buffers[i - names_.size()].first;
+      all.broadcast(value.view({-1}).view(at::kByte), 0, name).wait();
+    }
+    if (i >= names_.size()) {
+      auto& [name, buffer] = buffers[i - names_.size()];
+      name = model_.buffers[i - names_.size()].first;
+      const auto dtype = options.buffer_dtype ? options.buffer_dtype : options.dtype;
+      buffer = value.is_floating_point() && dtype ? value.to(*dtype) : value;
+      if (buffer.is_alias_of(found)) buffer = buffer.clone();
+      return;
+    }
+    place_values(static_cast<int>(i), value);
+    for (at::Tensor tensor : tensors_of(static_cast<int>(i))) {
+      // An eager parameter's own memory is freed here, before the next one is looked at.
+      const Place place = places_[i];
+      tensor.set_data(view_of(units[static_cast<size_t>(place.unit)], layout(place.unit).parameters[static_cast<size_t>(place.parameter)]));
+    }
+  });
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    at::Tensor module_buffer = model_.buffers[i].second;
+    module_buffer.set_data(buffers[i].second);
+    buffers[i].second = module_buffer;
+  }
+  for (Unit& unit : units) {
+    if (!unit.full.defined()) continue;
+    unit.state = SlabState::Resident;  // built by hand: no all-gather made it so
+    unit.expose();
+  }
+}
+
+void ShardedModel::place_values(int parameter, const at::Tensor& value) {
+  const Place place = places_[static_cast<size_t>(parameter)];
+  Unit& unit = units[static_cast<size_t>(place.unit)];
+  const UnitParameter& spot = unit.layout.parameters[static_cast<size_t>(place.parameter)];
+  if (spot.numel == 0) return;
+  const at::Tensor flat = value.view({-1});
+  if (unit.full.defined()) unit.full.narrow(0, spot.offset, spot.numel).copy_(flat);
+  for (const ShardSegment& segment : segments(place.unit)) {
+    if (segment.parameter != parameter) continue;
+    const at::Tensor mine = flat.narrow(0, segment.parameter_begin, segment.numel());
+    unit.shard.narrow(0, segment.begin, segment.numel()).copy_(mine);
+    if (unit.master.defined()) unit.master.narrow(0, segment.begin, segment.numel()).copy_(mine);
+  }
+}
+
+std::vector<ShardSegment> ShardedModel::segments(int unit) const {
+  return segments_of(layout(unit), shard_group.rank(), first_parameter_[static_cast<size_t>(unit)]);
+}
+
+void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
+  gradients = std::make_unique<Gradients>(
+      units, shard_group, replica_group, all,
+      GradientOptions{.placement = plan.placements.gradient, .accumulates = options.accumulation_steps > 1,
+                      .accumulation_dtype = options.accumulation_dtype, .communication_dtype = options.communication_dtype,
+                      .bucket_numel = options.reduce_bucket_numel, .predivide = options.gradient_predivide_factor,
+                      .overlap = options.overlap});
+  const std::vector<int> group_of = assign_groups(names_, options.groups);
+  for (int u : trainable) {
+    const Unit& unit = units[static_cast<size_t>(u)];
+    OptimizerShard shard{.master = unit.master, .gradient = gradients->shard_gradient(u), .parameter = unit.shard, .segments = segments(u)};
+    for (ShardSegment& segment : shard.segments) segment.group = group_of[static_cast<size_t>(segment.parameter)];
+    optimizer_shards.push_back(std::move(shard));
+  }
+  optimizer = make_shard_optimizer(spec, options.groups, optimizer_shards, parameter_count());
+  used_everywhere.assign(names_.size(), 0);
+}
+
+ShardedModel::Place ShardedModel::place_of(const std::string& name) const {
+  auto found = index_.find(name);
+  if (found == index_.end()) {
+    const std::string near = nearest_word(name, names_);
+    fail(ErrorKind::Usage, name, "the model has no such parameter", near.empty() ? "" : "did you mean '" + near + "'?");
+  }
+  return places_[static_cast<size_t>(found->second)];
+}
+
+double ShardedModel::gradient_scale() const {
+  return gradients->raw_scale() / (static_cast<double>(all.size()) * options.accumulation_steps);
+}
+
+StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
+  residency->require_no_pins();
+  OwnWork own;
+  const std::vector<char> everything(names_.size(), 1);
+  const double scale = gradient_scale();
+  const uint32_t order = residency->take_order_hash() & 0xFFFFF;  // so small that its square times the ranks is exact
+
+  // One small all-reduce carries all that ranks must agree on before a step.
+  at::Tensor agreed = at::zeros({3 + parameter_count()}, at::kDouble);
+  double* values = agreed.data_ptr<double>();
+  values[0] = replica_group.rank() == 0 ? squared_norm(optimizer_shards, scale, everything) : 0;
+  values[1] = order;
+  values[2] = static_cast<double>(order) * order;
+  for (size_t i = 0; i < names_.size(); ++i) values[3 + i] = gradients->used()[i];
+  at::Tensor on_device = agreed.to(mesh.device());
+  all.all_reduce(on_device, Group::Reduce::Sum, "gradient norm").wait();
+  agreed = on_device.cpu();
+  values = agreed.data_ptr<double>();
+  require(values[2] * all.size() == values[1] * values[1], ErrorKind::Comm, "step",
+          "ranks gathered units in different orders in this step",
+          "make all ranks run the same submodules, or gather those that differ with a GatherScope");
+
+  StepResult result{.stepped = true, .skipped = false, .lr = lr, .clip = clip_result(values[0], options.gradient_clipping)};
+  for (size_t i = 0; i < names_.size(); ++i) used_everywhere[i] = values[3 + i] > 0;
+  if (std::isfinite(values[0])) {
+    optimizer->step({.gradient_scale = scale * result.clip.coefficient, .lr = lr, .used = used_everywhere, .betas = betas});
+    residency->values_changed();
+  } else {
+    result.skipped = true;
+  }
+  gradients->clear();
+  return result;
+}
+
+at::Tensor ShardedModel::gather(Place place, const at::Tensor& shard) const {
+  OwnWork own;
+  const UnitLayout& unit = layout(place.unit);
+  const UnitParameter& parameter = unit.parameters[static_cast<size_t>(place.parameter)];
+  at::Tensor part = shard.to(at::kFloat);
+  at::Tensor full = at::empty({unit.padded_numel}, part.options());
+  if (unit.padded_numel > 0) shard_group.all_gather(full, part, unit.name).wait();
+  return full.narrow(0, parameter.offset, parameter.numel).view(parameter.shape).cpu().clone();
+}
+
+}  // namespace zero::detail
