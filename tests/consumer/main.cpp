@@ -1,4 +1,5 @@
-// Uses the installed library as another project would: a mesh of this process alone, a plan, and the failure model.
+// Uses the installed library as another project would: a mesh of this process alone, a plan, and the failure
+// model.
 
 #include <zero/error.h>
 #include <zero/mesh.h>
