@@ -1,1 +1,5 @@
 zero_test(tokenizer USES data LIBS nlohmann_json::nlohmann_json)
+zero_test(tokenizer_files USES data LIBS nlohmann_json::nlohmann_json)
+zero_test(token_file USES data LIBS PkgConfig::XXHASH)
+zero_test(sampler USES data)
+zero_test(tokenize_files USES data LIBS ZLIB::ZLIB)

@@ -148,10 +148,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
 }
 
 void Tokenizer::encode_to(const Sink& sink, std::string_view text, std::string_view place) const {
-  if (const auto offset = find_invalid_utf8(text)) {
-    fail(ErrorKind::Corrupt, place, "byte " + std::to_string(*offset) + " is not valid UTF-8",
-         "convert the text to UTF-8, for example with iconv");
-  }
+  require_utf8(text, place);
   auto worker = impl_->take_worker();
   impl_->encode(text, *worker, sink);
   impl_->give_worker(std::move(worker));

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
+
+#include "zero/error.h"
 
 namespace zero {
 namespace {
@@ -44,6 +47,13 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
     at += length;
   }
   return std::nullopt;
+}
+
+void require_utf8(std::string_view text, std::string_view place) {
+  if (const auto offset = find_invalid_utf8(text)) {
+    fail(ErrorKind::Corrupt, place, "byte " + std::to_string(*offset) + " is not valid UTF-8",
+         "convert the text to UTF-8, for example with iconv");
+  }
 }
 
 }  // namespace zero
