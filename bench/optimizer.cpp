@@ -1,0 +1,160 @@
+// Optimizer kernels in GB/s, each in alternation with a loop of the same loads and stores on the same memory.
+// Counters: GB/s = what the kernel moves, stream = what that loop moves, of_stream = their ratio.
+#include <benchmark/benchmark.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "optim/kernels/kernels.h"
+#include "stream.h"
+
+namespace zero::bench {
+namespace {
+
+using kernels::Buffers;
+using kernels::Element;
+using kernels::KernelSet;
+
+constexpr int64_t kCount = 32 << 20;  // 18 bytes each: far beyond any cache
+
+struct Memory {
+  std::vector<float> master = std::vector<float>(kCount, 0.5F), gradient = std::vector<float>(kCount, 1e-3F);
+  std::vector<float> first = std::vector<float>(kCount, 1e-3F), second = std::vector<float>(kCount, 1e-6F);
+  std::vector<uint16_t> parameter = std::vector<uint16_t>(kCount);
+};
+
+Memory& memory() {
+  static const auto owned = std::make_unique<Memory>();
+  return *owned;
+}
+
+/// Of this thread only: on a busy machine the time that others take is not the kernel's.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Runs work on equal parts of [0, kCount), a thread each; seconds of the slowest.
+double split(int threads, const auto& work) {
+  std::vector<double> seconds(threads);
+  const int64_t part = kCount / threads;
+  const auto run = [&](int i) {
+    const double start = thread_seconds();
+    work(i * part, (i + 1) * part);
+    seconds[i] = thread_seconds() - start;
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(run, i);
+    run(0);
+  }
+  return *std::max_element(seconds.begin(), seconds.end());
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+struct Work {
+  std::string name;
+  int states;
+  void (*run)(const KernelSet& set, const Buffers& buffers, int64_t count);
+};
+
+void run_adamw(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  set.adam(buffers,
+           {.gradient_scale = 0.5F,
+            .decay = 0.9999F,
+            .beta1 = 0.9F,
+            .one_minus_beta1 = 0.1F,
+            .beta2 = 0.999F,
+            .one_minus_beta2 = 0.001F,
+            .inverse_root_correction = 1.5F,
+            .eps = 1e-8F,
+            .step_size = 1e-4F},
+           count);
+}
+void run_sgd(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  set.sgd(buffers, {.gradient_scale = 0.5F, .momentum = 0.9F, .lr = 1e-4F}, count);
+}
+void run_lion(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  set.lion(buffers,
+           {.gradient_scale = 0.5F,
+            .beta1 = 0.9F,
+            .one_minus_beta1 = 0.1F,
+            .beta2 = 0.99F,
+            .one_minus_beta2 = 0.01F,
+            .lr = 1e-4F},
+           count);
+}
+
+void measure(benchmark::State& state, const Work& work, const KernelSet& set, int threads) {
+  Memory& m = memory();
+  Buffers buffers{.master = m.master.data(), .gradient = m.gradient.data(), .parameter = m.parameter.data()};
+  buffers.parameter_type = Element::bf16;
+  if (work.states > 0) buffers.first = m.first.data();
+  if (work.states > 1) buffers.second = m.second.data();
+  const Stream stream{buffers.master, m.gradient.data(), buffers.first, buffers.second, m.parameter.data()};
+  std::vector<double> kernel_times, stream_times;
+  for (auto _ : state) {
+    kernel_times.push_back(split(threads, [&](int64_t begin, int64_t end) {
+      work.run(set, kernels::advance(buffers, begin), end - begin);
+    }));
+    state.SetIterationTime(kernel_times.back());
+    stream_times.push_back(
+        split(threads, [&](int64_t begin, int64_t end) { run_stream(stream, begin, end); }));
+  }
+  const double bytes = kCount * (4.0 + 8.0 * (1 + work.states) + 2.0);
+  state.counters["GB/s"] = bytes / median(kernel_times) / 1e9;
+  state.counters["stream"] = bytes / median(stream_times) / 1e9;
+  state.counters["of_stream"] = median(stream_times) / median(kernel_times);
+}
+
+void measure_norm(benchmark::State& state, const KernelSet& set) {
+  const Memory& m = memory();
+  for (auto _ : state) benchmark::DoNotOptimize(set.sum_of_squares(m.gradient.data(), Element::f32, kCount));
+  state.SetBytesProcessed(state.iterations() * kCount * 4);
+}
+
+void register_all() {
+  static const Work kWorks[] = {
+      {"AdamW", 2, run_adamw}, {"SGD_momentum", 1, run_sgd}, {"SGD", 0, run_sgd}, {"Lion", 1, run_lion}};
+  for (const Work& work : kWorks) {
+    for (const KernelSet* set : kernels::available_kernels()) {
+      for (const int threads : {1, 2}) {
+        const std::string name =
+            work.name + "/" + std::string(set->name) + "/threads:" + std::to_string(threads);
+        benchmark::RegisterBenchmark(
+            name.c_str(),
+            [&work, set, threads](benchmark::State& state) { measure(state, work, *set, threads); })
+            ->UseManualTime()
+            ->Unit(benchmark::kMillisecond)
+            ->Iterations(9);
+      }
+    }
+  }
+  for (const KernelSet* set : kernels::available_kernels()) {
+    benchmark::RegisterBenchmark(("sum_of_squares/" + std::string(set->name)).c_str(),
+                                 [set](benchmark::State& state) { measure_norm(state, *set); })
+        ->Unit(benchmark::kMillisecond)
+        ->Iterations(9);
+  }
+}
+
+}  // namespace
+}  // namespace zero::bench
+
+int main(int argc, char** argv) {
+  zero::bench::register_all();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,21 @@
+#pragma once
+// The memory traffic of an optimizer kernel with next to no arithmetic: the bound that kernels are held
+// against.
+
+#include <cstdint>
+
+namespace zero::bench {
+
+/// Reads `gradient` and `states` more fp32 arrays beside the master, writes those and the upper halves of the
+/// master.
+struct Stream {
+  float* master;
+  const float* gradient;
+  float* first;   // null: no state
+  float* second;  // null: one state
+  uint16_t* parameter;
+};
+
+void run_stream(const Stream& stream, int64_t begin, int64_t end);
+
+}  // namespace zero::bench
