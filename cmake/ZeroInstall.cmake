@@ -11,6 +11,11 @@ if(TARGET zero_tool)
     INSTALL_RPATH "$ORIGIN/${zero_lib_from_bin};${LibTorch_ROOT_DIR}/lib")
   install(TARGETS zero_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+# The transport that is loaded at run time lies beside libzero, where it is looked for.
+if(TARGET zero_nccl)
+  set_target_properties(zero_nccl PROPERTIES INSTALL_RPATH "$ORIGIN;${LibTorch_ROOT_DIR}/lib")
+  install(TARGETS zero_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/zero DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/zeroConfig.cmake.in ${PROJECT_BINARY_DIR}/zeroConfig.cmake
