@@ -1,1 +1,6 @@
+zero_test(residency_policy USES plan)
 zero_test(lazy TORCH USES engine)
+zero_test(engine_parity TORCH USES engine TIMEOUT 600)
+zero_test(engine_modules TORCH USES engine)
+zero_test(engine_traffic TORCH USES engine)
+zero_test(engine_checkpoint TORCH USES engine)

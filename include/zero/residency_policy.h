@@ -73,8 +73,9 @@ class ResidencyPolicy {
 
   const Schedule& current() const { return schedules_[static_cast<size_t>(pass_)]; }
   void advance(int unit);
-  int64_t next_use(int unit) const;
-  bool make_room(int64_t bytes, int64_t used_before, std::span<const int> keep, Actions& actions);
+  int64_t next_use(int unit, size_t from) const;
+  std::vector<int> victims(int64_t bytes, size_t from, std::span<const int> keep) const;
+  void make_room(int64_t bytes, std::span<const int> keep, Actions& actions);
   void evict(int unit, Actions& actions);
   void fetch(int unit, bool ahead, Actions& actions);
   void prefetch(std::span<const int> keep, Actions& actions);

@@ -184,7 +184,8 @@ void Tape::run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack
   try {
     op.callBoxed(&shapes);
   } catch (const c10::NotImplementedError&) {
-    return run_on_values(op, stack, base);
+    if (!entry.reads.empty()) return run_on_values(op, stack, base);
+    shapes = run_for_shapes(op, stack, base);
   }
   for (size_t i = 0; i < shapes.size(); ++i) {
     int64_t id = 0;
@@ -203,6 +204,18 @@ void Tape::run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack
   push(std::move(entry));
   stack.resize(base);
   stack.insert(stack.end(), shapes.begin(), shapes.end());
+}
+
+// An operator that the meta device does not know, on tensors with data: run it and keep only the shapes of its results.
+torch::jit::Stack Tape::run_for_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t base) const {
+  torch::jit::Stack results(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
+  for (c10::IValue& value : results)
+    if (value.isGenerator()) value = c10::IValue();
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor state = generator.get_state();
+  op.callBoxed(&results);
+  generator.set_state(state);
+  return results;
 }
 
 // The operator's result depends on values (item(), equal(), nonzero()): compute its hollow inputs now, if that draws no random numbers.

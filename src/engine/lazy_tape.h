@@ -69,6 +69,7 @@ class Tape : public OperatorRecorder, public std::enable_shared_from_this<Tape> 
 
   Entry make_entry(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t base) const;
   void run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base, Entry entry);
+  torch::jit::Stack run_for_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t base) const;
   void run_on_values(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base);
   at::Tensor hollow_like(const at::Tensor& meta, int64_t* id);
   void push(Entry entry);

@@ -17,7 +17,8 @@ bool contains(std::span<const int> units, int unit) {
 
 ResidencyPolicy::ResidencyPolicy(ResidencyOptions options)
     : budget_bytes_(options.budget_bytes), prefetch_bytes_(options.prefetch_bytes) {
-  require(budget_bytes_ >= 0, ErrorKind::Config, "budget_bytes", "expected >= 0, got " + std::to_string(budget_bytes_));
+  require(budget_bytes_ >= 0, ErrorKind::Config, "budget_bytes",
+          "expected >= 0, got " + std::to_string(budget_bytes_));
   require(prefetch_bytes_ >= 0, ErrorKind::Config, "prefetch_bytes",
           "expected >= 0, got " + std::to_string(prefetch_bytes_));
   for (int64_t bytes : options.unit_bytes) units_.push_back({.bytes = bytes});
@@ -46,7 +47,7 @@ ResidencyPolicy::Actions ResidencyPolicy::touch(std::span<const int> units) {
       ahead_bytes_ -= needed.bytes;
     }
     if (needed.resident) continue;
-    make_room(needed.bytes, kNever, units, actions);
+    make_room(needed.bytes, units, actions);
     fetch(unit, false, actions);
   }
   prefetch(units, actions);
@@ -55,7 +56,7 @@ ResidencyPolicy::Actions ResidencyPolicy::touch(std::span<const int> units) {
 
 ResidencyPolicy::Actions ResidencyPolicy::trim() {
   Actions actions;
-  make_room(0, kNever, {}, actions);
+  make_room(0, {}, actions);
   return actions;
 }
 
@@ -72,7 +73,7 @@ ResidencyPolicy::Actions ResidencyPolicy::end_pass() {
   ahead_bytes_ = 0;
   position_ = 0;  // what follows is the next pass, for next_use() below
   Actions actions;
-  make_room(0, kNever, {}, actions);
+  make_room(0, {}, actions);
   in_pass_ = false;
   return actions;
 }
@@ -93,8 +94,8 @@ void ResidencyPolicy::set_resident(int unit, bool resident) {
   }
 }
 
-// Follows the schedule. A unit that comes later than foreseen means that others were left out: go on from there.
-// One that the rest of the schedule does not hold is an extra: stay.
+// Follows the schedule. A unit that comes later than foreseen means that others were left out: go on from
+// there. One that the rest of the schedule does not hold is an extra: stay.
 void ResidencyPolicy::advance(int unit) {
   units_[static_cast<size_t>(unit)].last_touch = ++clock_;
   if (record_.empty() || record_.back() != unit) record_.push_back(unit);
@@ -105,43 +106,43 @@ void ResidencyPolicy::advance(int unit) {
   if (next != places.end()) position_ = static_cast<size_t>(*next) + 1;
 }
 
-// Touches from now until the unit is used again; kNever if this pass does not need it and the next one cannot use it.
-int64_t ResidencyPolicy::next_use(int unit) const {
+// The place in the order at or after `from` where the unit is used; places of the next pass follow if its values last.
+// kNever if this pass does not need it any more and the next one cannot use it.
+int64_t ResidencyPolicy::next_use(int unit, size_t from) const {
   const Schedule& schedule = current();
   const auto& places = schedule.positions[static_cast<size_t>(unit)];
-  auto next = std::lower_bound(places.begin(), places.end(), static_cast<int>(position_));
-  if (next != places.end()) return *next - static_cast<int64_t>(position_);
-  if (!values_last_ || places.empty()) return kNever;
-  return static_cast<int64_t>(schedule.order.size() - position_) + places.front();
+  if (places.empty()) return kNever;
+  const size_t length = schedule.order.size(), lap = from / length;
+  auto next = std::lower_bound(places.begin(), places.end(), static_cast<int>(from % length));
+  if (next != places.end()) return static_cast<int64_t>(lap * length) + *next;
+  return values_last_ ? static_cast<int64_t>((lap + 1) * length) + places.front() : kNever;
 }
 
-// Evicts until `bytes` more fit, sparing `keep` and everything used before `used_before`. False, with nothing evicted
-// for it, if that is impossible.
-bool ResidencyPolicy::make_room(int64_t bytes, int64_t used_before, std::span<const int> keep, Actions& actions) {
-  int64_t excess = resident_bytes_ - budget_bytes_ + bytes;
-  if (budget_bytes_ == kNever || excess <= 0) return true;
-  struct Candidate {
-    int unit;
-    int64_t next, last;
-  };
-  std::vector<Candidate> candidates;
+// The units to evict so that `bytes` more fit, by Belady's rule at place `from` of the order: farthest next use first, then
+// least recently touched. Those of `keep` are never chosen. May free less than is needed.
+std::vector<int> ResidencyPolicy::victims(int64_t bytes, size_t from, std::span<const int> keep) const {
+  if (budget_bytes_ == kNever) return {};
+  int64_t excess = resident_bytes_ + bytes - budget_bytes_;
+  if (excess <= 0) return {};
+  std::vector<std::pair<int64_t, int>> candidates;
   for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
     const Unit& unit = units_[static_cast<size_t>(i)];
-    if (!unit.resident || unit.bytes == 0 || contains(keep, i)) continue;
-    int64_t next = next_use(i);
-    if (used_before != kNever && next <= used_before) continue;
-    candidates.push_back({i, next, unit.last_touch});
+    if (unit.resident && unit.bytes > 0 && !contains(keep, i)) candidates.emplace_back(next_use(i, from), i);
   }
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.next != b.next) return a.next > b.next;
-    return std::pair(a.last, a.unit) < std::pair(b.last, b.unit);
+  std::sort(candidates.begin(), candidates.end(), [this](const auto& a, const auto& b) {
+    if (a.first != b.first) return a.first > b.first;
+    return units_[static_cast<size_t>(a.second)].last_touch < units_[static_cast<size_t>(b.second)].last_touch;
   });
-  size_t count = 0;
-  for (; count < candidates.size() && excess > 0; ++count)
-    excess -= units_[static_cast<size_t>(candidates[count].unit)].bytes;
-  if (excess > 0 && used_before != kNever) return false;
-  for (size_t i = 0; i < count; ++i) evict(candidates[i].unit, actions);
-  return excess <= 0;
+  std::vector<int> chosen;
+  for (size_t i = 0; i < candidates.size() && excess > 0; ++i) {
+    chosen.push_back(candidates[i].second);
+    excess -= units_[static_cast<size_t>(candidates[i].second)].bytes;
+  }
+  return chosen;
+}
+
+void ResidencyPolicy::make_room(int64_t bytes, std::span<const int> keep, Actions& actions) {
+  for (int unit : victims(bytes, position_, keep)) evict(unit, actions);
 }
 
 void ResidencyPolicy::evict(int unit, Actions& actions) {
@@ -158,18 +159,26 @@ void ResidencyPolicy::fetch(int unit, bool ahead, Actions& actions) {
   actions.fetch.push_back(unit);
 }
 
-// Fetches what the schedule needs next, in order, while it fits and nothing is thrown out that is needed sooner.
+// Fetches what the schedule needs next, in order. What a fetch at the time of need would evict may go now if nobody uses it
+// until then; otherwise the fetch waits. So prefetching never costs a fetch.
 void ResidencyPolicy::prefetch(std::span<const int> keep, Actions& actions) {
   const Schedule& schedule = current();
   if (schedule.empty() || prefetch_bytes_ == 0) return;
-  size_t length = schedule.order.size();
-  size_t reach = values_last_ ? length + position_ : length;
-  for (size_t i = position_; i < reach; ++i) {
-    int unit = schedule.order[i % length];
+  const size_t length = schedule.order.size();
+  const size_t end = values_last_ ? position_ + length : length;
+  for (size_t i = position_; i < end; ++i) {
+    const int unit = schedule.order[i % length];
     const Unit& wanted = units_[static_cast<size_t>(unit)];
     if (wanted.resident) continue;
-    if (ahead_bytes_ + wanted.bytes > prefetch_bytes_) return;
-    if (!make_room(wanted.bytes, static_cast<int64_t>(i - position_), keep, actions)) return;
+    if (ahead_bytes_ + wanted.bytes > prefetch_bytes_ || wanted.bytes > budget_bytes_) return;
+    const std::vector<int> out = victims(wanted.bytes, i, {});
+    int64_t freed = 0;
+    for (int victim : out) {
+      if (contains(keep, victim) || next_use(victim, position_) < static_cast<int64_t>(i)) return;
+      freed += units_[static_cast<size_t>(victim)].bytes;
+    }
+    if (budget_bytes_ != kNever && resident_bytes_ - freed + wanted.bytes > budget_bytes_) return;
+    for (int victim : out) evict(victim, actions);
     fetch(unit, true, actions);
   }
 }
