@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 
 #include "support/config_text.h"
@@ -143,6 +144,30 @@ TEST(ConfigResolve, FillsInWhatFollows) {
   EXPECT_EQ(c.residency.budget_bytes, -1);
   EXPECT_EQ(resolve(c, 2), c);
   EXPECT_EQ(resolve(parse(R"({"train_batch_size": 8})"), 2).zero.overlap_comm, false);
+}
+
+TEST(ConfigResolve, ChecksConfigsMadeByHand) {
+  const auto error = [](auto change) {
+    Config config;
+    config.train_batch_size = 4;
+    change(config);
+    try {
+      resolve(config, 2);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::Config);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error([](Config&) {}), "");
+  EXPECT_NE(error([](Config& c) { c.model.heads = 0; }).find("model.heads: expected an integer from 1"),
+            std::string::npos);
+  EXPECT_NE(error([](Config& c) { c.model.heads = 7; }).find("model.heads: expected a divisor"),
+            std::string::npos);
+  EXPECT_NE(error([](Config& c) { c.optimizer.lr = std::nan(""); }).find("optimizer.params.lr"),
+            std::string::npos);
+  EXPECT_NE(error([](Config& c) { c.zero.stage = 4; }).find("zero_optimization.stage"), std::string::npos);
+  EXPECT_NE(error([](Config& c) { c.frozen = {""}; }).find("frozen"), std::string::npos);
 }
 
 TEST(ConfigResolve, ByteBudgetsAreTheTighterLimit) {

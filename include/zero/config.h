@@ -62,8 +62,9 @@ Config parse_config(std::string_view text, std::string_view name = "config",
                     std::span<const std::string> overrides = {});
 
 /// Fills in everything that depends on other values: batch sizes from the number of ranks (DeepSpeed's
-/// inference), types, seeds, lengths, step totals, byte budgets. Idempotent for the same ranks. Throws Config
-/// for batch sizes that do not multiply, parallel.ranks that differ, a shard group that does not divide.
+/// inference), types, seeds, lengths, step totals, byte budgets. Idempotent for the same ranks.
+/// Checks every value first, so that a Config may be made by hand. Throws Config for batch sizes that do not
+/// multiply, parallel.ranks that differ, a shard group that does not divide.
 Config resolve(Config config, int ranks);
 
 /// The whole configuration as JSON, keys in a fixed order; parse_config of it gives an equal Config.

@@ -97,11 +97,12 @@ std::string or_list(const std::vector<std::string>& words);
 
 /// One of a set of strings, in any case; the first name of a value is printed.
 template <class T>
-Format<T> choice(std::vector<std::pair<std::string, T>> names, std::vector<std::string> unsupported = {}) {
+Format<T> choice(std::vector<std::pair<std::string, T>> names,
+                 const std::vector<std::string>& unsupported = {}) {
   Format<T> format;
   for (const auto& [name, value] : names) format.choices.push_back(name);
   format.expected = or_list(format.choices);
-  format.unsupported = std::move(unsupported);
+  format.unsupported = unsupported;
   format.parse = [names](const Value& value, T& out) {
     if (value.kind != Value::Kind::String) return false;
     for (const auto& [name, meaning] : names) {

@@ -7,7 +7,7 @@
 
 #include "config/overrides.h"
 #include "config/parse.h"
-#include "config/table.h"
+#include "config/rows.h"
 #include "config/validate.h"
 
 namespace zero {
@@ -57,9 +57,8 @@ Config build_config(const Value& root, std::string_view name) {
   Config c;
   c.origin.file = name;
   Problems problems;
-  const config::Rows rows = config::all_rows();
-  const std::vector<ConfigKey> keys = config_keys();
-  config::Reader reader{problems, c.origin, keys};
+  const config::Rows& rows = config::all_rows();
+  config::Reader reader{problems, c.origin};
   config::read_section(reader, root, "", rows, false, c);
   join_shorthands(rows, "", c, problems);
   problems.throw_if_any();
@@ -82,7 +81,7 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 }
 
 std::string Config::place(std::string_view key) const {
-  const std::string file = origin.file.empty() ? "configuration" : origin.file;
+  std::string file = origin.file.empty() ? "configuration" : origin.file;
   for (std::string_view rest = key; !rest.empty();) {
     if (auto it = origin.places.find(rest); it != origin.places.end()) return it->second;
     const size_t cut = rest.find_last_of(".[");

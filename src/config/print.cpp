@@ -1,6 +1,6 @@
 // Configuration -> JSON, and the description of every key.
 
-#include "config/table.h"
+#include "config/rows.h"
 
 namespace zero {
 
@@ -50,8 +50,11 @@ std::string config_reference() {
     std::string name = "`" + key.path + "`";
     for (const std::string& alias : key.aliases) name += ", `" + alias + "`";
     const std::string value = key.default_value.empty() ? "" : "`" + escaped(key.default_value) + "`";
-    table += "| " + name + " | " + escaped(key.type) + " | " + value + " | " +
-             std::string(to_string(key.support)) + " | " + escaped(key.doc) + " |\n";
+    for (const std::string& cell :
+         {name, escaped(key.type), value, std::string(to_string(key.support)), escaped(key.doc)}) {
+      table.append("| ").append(cell).append(" ");
+    }
+    table += "|\n";
   }
   return table;
 }

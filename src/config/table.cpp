@@ -1,4 +1,4 @@
-#include "config/table.h"
+#include "config/rows.h"
 
 namespace zero::config {
 
@@ -101,7 +101,7 @@ void Reader::unknown_key(const Member& member, const std::string& section,
   const size_t close = std::max<size_t>(2, member.key.size() / 3);
   if (known.empty() || edit_distance(member.key, nearest) > close) {
     // Not a misspelling of a neighbour; perhaps the right word in the wrong section.
-    for (const ConfigKey& key : all_keys) {
+    for (const ConfigKey& key : config_keys()) {
       if (equal_ignoring_case(leaf_of(key.path), member.key)) {
         nearest = key.path;
         break;
@@ -113,11 +113,11 @@ void Reader::unknown_key(const Member& member, const std::string& section,
                did_you_mean(nearest));
 }
 
-Row off(std::string name, std::vector<Json> accepted, std::string doc) {
+Row off(const std::string& name, std::vector<Json> accepted, const std::string& doc) {
   Row key;
-  key.name = std::move(name);
+  key.name = name;
   key.type = "only " + accepted_text(accepted);
-  key.doc = std::move(doc);
+  key.doc = doc;
   key.support = ConfigKey::Support::OffOnly;
   key.default_text = accepted.front().dump();
   key.read = [accepted](Reader& reader, const Value& value, const std::string& path, Config&) {
@@ -126,7 +126,7 @@ Row off(std::string name, std::vector<Json> accepted, std::string doc) {
   return key;
 }
 
-Row off(OffSection section) {
+Row off(const OffSection& section) {
   Row key;
   key.name = section.name;
   key.type = "only null or `" + section.switch_key + "`: " + accepted_text(section.accepted);
@@ -139,13 +139,15 @@ Row off(OffSection section) {
   return key;
 }
 
-Rows all_rows() {
-  Rows rows = deepspeed_batch_rows();
-  rows.push_back(zero_optimization_row());
-  rows.push_back(optimizer_row());
-  rows.push_back(scheduler_row());
-  for (Row& row : own_rows()) rows.push_back(std::move(row));
-  for (Row& row : unsupported_rows()) rows.push_back(std::move(row));
+const Rows& all_rows() {
+  static const Rows rows = [] {
+    Rows all = deepspeed_batch_rows();
+    for (Rows part :
+         {Rows{zero_optimization_row(), optimizer_row(), scheduler_row()}, own_rows(), unsupported_rows()}) {
+      for (Row& row : part) all.push_back(std::move(row));
+    }
+    return all;
+  }();
   return rows;
 }
 

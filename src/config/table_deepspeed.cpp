@@ -1,7 +1,7 @@
 // DeepSpeed's keys that this version does: batch sizes, precision, zero_optimization.
 // Defaults and meanings: DeepSpeed's configuration at version 0.19; a default that differs says so.
 
-#include "config/table.h"
+#include "config/rows.h"
 
 // Finds one field in the configuration, as a plain function.
 #define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
@@ -83,7 +83,7 @@ Rows zero_hint_rows() {
 
 Row offload_row(const std::string& name, std::vector<std::string> others) {
   OffSection section{name, "device", {"none", nullptr}, std::move(others), "nothing is offloaded", true};
-  return off(std::move(section));
+  return off(section);
 }
 
 Rows zero_off_rows() {

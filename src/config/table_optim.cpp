@@ -1,6 +1,6 @@
 // DeepSpeed's optimizer and scheduler sections, with three schedules of our own.
 
-#include "config/table.h"
+#include "config/rows.h"
 
 #define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
 

@@ -1,6 +1,6 @@
 // Our own sections, and those of DeepSpeed that share a name with one of them.
 
-#include "config/table.h"
+#include "config/rows.h"
 
 #define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
 #define ZERO_AT_GROUP(path) (+[](ParameterGroupConfig & group) -> auto& { return group.path; })

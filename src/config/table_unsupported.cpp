@@ -1,6 +1,6 @@
 // What DeepSpeed's file may hold and this version does not do: known by name, accepted when off.
 
-#include "config/table.h"
+#include "config/rows.h"
 
 namespace zero::config {
 
