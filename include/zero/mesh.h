@@ -137,6 +137,8 @@ struct Rendezvous {
 /// (rank >= size, port > 65535).
 Rendezvous rendezvous_from_environment();
 
+/// Joining a mesh of several ranks silences c10d's own log, whose reports come back as Errors, for the whole
+/// process, unless TORCH_CPP_LOG_LEVEL is set.
 class Mesh {
  public:
   /// Joins the job that the environment describes. Blocks until all ranks came or the timeout passed; then

@@ -8,12 +8,14 @@ std::string charge(const Incident& incident, int rank, const Sighting& sighting)
   const std::string who = "rank " + std::to_string(rank);
   const GroupLog* log = sighting.beat.group(incident.group);
   const Issued* last = log ? log->last() : nullptr;
+  // A heartbeat may be a second old; what this rank has completed with all others may be newer.
+  if (incident.completed.sequence > (last ? last->sequence : 0)) last = &incident.completed;
   const std::string place = last ? describe(*last) : "the start";
   if (!sighting.seen) return who + " is gone (it was never heard of)";
   if (!sighting.alive) return who + " is gone (last seen at " + place + ")";
   if (incident.issued.sequence == 0) return "";
   if (!last || last->sequence < incident.issued.sequence) return who + " has not arrived: it is at " + place;
-  const Issued* same = log->at(incident.issued.sequence);
+  const Issued* same = log ? log->at(incident.issued.sequence) : nullptr;
   if (same && *same != incident.issued)
     return who + " issued " + describe(*same) + " of " + std::to_string(same->numel) +
            " elements where this rank issued " + describe(incident.issued) + " of " +
@@ -21,10 +23,10 @@ std::string charge(const Incident& incident, int rank, const Sighting& sighting)
   return "";
 }
 
+// The failure that was posted before all others, unless it is this rank's own.
 const FailureRecord* first_foreign(const Incident& incident, const Observation& observation) {
-  for (const auto& record : observation.failures)
-    if (record.rank != incident.rank) return &record;
-  return nullptr;
+  if (observation.failures.empty() || observation.failures[0].rank == incident.rank) return nullptr;
+  return &observation.failures[0];
 }
 
 }  // namespace
@@ -42,6 +44,7 @@ std::string list_ranks(const std::vector<int>& ranks) {
 }
 
 std::string headline(const Incident& incident) {
+  if (incident.aborted) return "stopped, another rank has failed";
   const std::string peers = incident.peers.empty() ? "" : list_ranks(incident.peers);
   if (incident.timed_out)
     return "timed out after " + std::to_string(incident.timeout.count()) + " ms" +

@@ -18,6 +18,8 @@ struct Incident {
   Issued issued;
   std::vector<int> peers;  // mesh ranks it was waiting for, where the transport knows
   bool timed_out = false;
+  bool aborted = false;  // stopped because another rank had reported a failure
+  Issued completed;      // the last operation that all members have certainly taken part in
   std::chrono::milliseconds timeout{};
   std::string text;  // the transport's words
 };

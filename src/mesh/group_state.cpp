@@ -43,14 +43,28 @@ void GroupState::complete(const Issued& issued, Transfer& transfer) {
     monitor->end_wait();
     throw;
   }
-  if (issued.sequence != 0) finish_abandoned(issued.sequence);
+  if (issued.sequence == 0) return;
+  // A broadcast ends on a rank without the others but its root.
+  if (issued.sequence > completed.sequence && issued.operation != to_string(Operation::Broadcast))
+    completed = issued;
+  finish_abandoned(issued.sequence);
 }
 
 void GroupState::fail_with(const Issued& issued, const TransferError& error) {
-  Incident incident{name, members, mesh_rank(), issued, {}, error.timed_out, timeout, error.what()};
+  Incident incident;
+  incident.group = name;
+  incident.members = members;
+  incident.rank = mesh_rank();
+  incident.issued = issued;
+  incident.timed_out = error.timed_out;
+  incident.aborted = error.aborted;
+  incident.completed = completed;
+  incident.timeout = timeout;
+  incident.text = error.what();
   for (int peer : error.peers) incident.peers.push_back(members[peer]);
   fail(ErrorKind::Comm, place(issued), monitor->diagnose(incident),
-       "look at what that rank printed; a slow rank needs a longer timeout");
+       error.timed_out ? "see what that rank is doing; if it is only slow, raise the timeout"
+                       : "see what that rank printed");
 }
 
 void GroupState::abandon(const Issued& issued, std::unique_ptr<Transfer> transfer) {

@@ -27,6 +27,7 @@ struct GroupState {
 
   // Changed by the one thread that issues and waits.
   uint64_t sequence = 0;
+  Issued completed;  // the last operation that needed every member
   std::map<Operation, Traffic> traffic;
   std::map<uint64_t, std::vector<std::unique_ptr<Transfer>>>
       abandoned;  // dropped unfinished, by sequence number

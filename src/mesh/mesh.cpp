@@ -1,6 +1,11 @@
 #include "zero/mesh.h"
 
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <cstdlib>
 #include <map>
+#include <mutex>
 #include <set>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -106,7 +111,17 @@ void compare_greetings(const std::vector<std::string>& greetings, int rank) {
             "give all ranks the same configuration");
 }
 
+// c10d reports on its log, with a stack, what comes back as an Error anyway. Who wants it sets
+// TORCH_CPP_LOG_LEVEL.
+void quiet_c10d() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, 3);
+  });
+}
+
 void connect_world(MeshState& state) {
+  quiet_c10d();
   detail::SigpipeBlock block;  // also for the threads that are started here
   const auto& rendezvous = state.rendezvous;
   const auto timeout = state.options.timeout;

@@ -223,7 +223,10 @@ void Monitor::end_wait() {
 
 std::string Monitor::diagnose(const Incident& incident) {
   std::unique_lock lock(shared_->mutex);
-  if (!shared_->own_failure) shared_->own_failure = describe(incident.issued) + ": " + headline(incident);
+  if (!shared_->own_failure) {
+    shared_->own_failure = describe(incident.issued) + ": " + headline(incident);
+    shared_->posted = incident.aborted;  // a consequence is no news
+  }
   shared_->incident = incident;
   shared_->explanation.reset();
   shared_->changed.notify_all();

@@ -19,10 +19,11 @@ namespace zero::detail {
 
 /// Thrown by Transfer::wait and by Channel's operations.
 struct TransferError : std::runtime_error {
-  TransferError(const std::string& text, std::vector<int> peers, bool timed_out)
-      : std::runtime_error(text), peers(std::move(peers)), timed_out(timed_out) {}
+  TransferError(const std::string& text, std::vector<int> peers, bool timed_out, bool aborted = false)
+      : std::runtime_error(text), peers(std::move(peers)), timed_out(timed_out), aborted(aborted) {}
   std::vector<int> peers;  // group ranks it was waiting for; empty if not known
   bool timed_out;
+  bool aborted;  // by abort()
 };
 
 /// One operation on the wire. Keeps its tensors alive.

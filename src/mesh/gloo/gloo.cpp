@@ -37,7 +37,7 @@ class GlooTransfer final : public Transfer {
       } catch (const std::exception& e) {
         throw TransferError(first_line(e.what()), {part.peer}, Clock::now() >= deadline);
       }
-      if (!done) throw TransferError("aborted", {}, false);
+      if (!done) throw TransferError("aborted", {}, false, true);
     }
   }
 

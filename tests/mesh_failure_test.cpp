@@ -1,0 +1,230 @@
+// Ranks that die, sleep, throw, never come or do something else: the others say which rank it was, and soon.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "support/ranks.h"
+#include "zero/error.h"
+#include "zero/mesh.h"
+
+namespace zero {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::collect_ranks;
+using testing::RankOptions;
+using testing::RankResult;
+using Clock = std::chrono::steady_clock;
+
+RankOptions with_timeout(milliseconds timeout) {
+  RankOptions options;
+  options.mesh.timeout = timeout;
+  return options;
+}
+
+void step(const Mesh& mesh, int number) {
+  Group dp = mesh.group("dp");
+  at::Tensor full = at::zeros({30000 * mesh.size()}), part = at::zeros({30000});
+  dp.all_gather(full, part, "h." + std::to_string(number)).wait();
+  dp.reduce_scatter(part, full, false, "h." + std::to_string(number)).wait();
+}
+
+void expect_words(const RankResult& result, std::initializer_list<const char*> words) {
+  EXPECT_EQ(result.error.find('\n'), std::string::npos) << result.error;
+  for (const char* word : words)
+    EXPECT_NE(result.error.find(word), std::string::npos) << word << " is not in: " << result.error;
+}
+
+// Runs steps until `rank` does `something` at step 5; the time of the others' errors is checked against
+// `limit`.
+std::vector<RankResult> disturb(int ranks, int rank, const std::function<void(Mesh&)>& something,
+                                const RankOptions& options, milliseconds limit) {
+  return collect_ranks(
+      ranks,
+      [&](Mesh mesh) {
+        for (int number = 0; number < 5; ++number) step(mesh, number);
+        if (mesh.rank() == rank) return something(mesh);
+        auto start = Clock::now();
+        try {
+          for (int number = 5; number < 100; ++number) step(mesh, number);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::Comm);
+          EXPECT_LT(Clock::now() - start, limit);
+          // From now on every operation fails at once.
+          auto again = Clock::now();
+          EXPECT_THROW(step(mesh, 200), Error);
+          EXPECT_LT(Clock::now() - again, milliseconds(200));
+          throw;
+        }
+      },
+      options);
+}
+
+TEST(RankDies, KilledRankIsNamedLongBeforeTheTimeout) {
+  auto results = disturb(
+      4, 2, [](Mesh&) { kill(getpid(), SIGKILL); }, with_timeout(seconds(60)), seconds(8));
+  EXPECT_EQ(results[2].exit, 128 + SIGKILL);
+  for (int rank : {0, 1, 3}) {
+    expect_words(results[rank], {"communication error", "in group dp",
+                                 "rank 2 is gone (last seen at reduce_scatter h.4 (#10))"});
+    EXPECT_TRUE(results[rank].failures.empty()) << results[rank].failures[0];
+  }
+}
+
+TEST(RankDies, RankZeroTakesTheStoreAlong) {
+  auto results = disturb(
+      3, 0, [](Mesh&) { kill(getpid(), SIGKILL); }, with_timeout(seconds(60)), seconds(8));
+  for (int rank : {1, 2}) {
+    expect_words(results[rank], {"rank 0 is gone"});
+    EXPECT_TRUE(results[rank].failures.empty()) << results[rank].failures[0];
+  }
+}
+
+TEST(RankDies, ThrowingRankIsNamed) {
+  auto results = disturb(
+      3, 1, [](Mesh&) { throw std::runtime_error("thrown"); }, with_timeout(seconds(60)), seconds(8));
+  for (int rank : {0, 2}) expect_words(results[rank], {"rank 1 is gone"});
+}
+
+TEST(RankDies, ReportedReasonReachesTheOthersWhileItStillLives) {
+  auto results = disturb(
+      3, 1,
+      [](Mesh& mesh) {
+        mesh.report_failure("I/O error: disk\nis full");
+        sleep(6);
+      },
+      with_timeout(seconds(60)), seconds(5));
+  for (int rank : {0, 2}) {
+    expect_words(results[rank], {"rank 1 reported", "I/O error: disk is full"});
+    EXPECT_TRUE(results[rank].failures.empty()) << results[rank].failures[0];
+  }
+}
+
+TEST(RankIsLate, SleeperIsNamedAfterTheTimeout) {
+  auto results = disturb(
+      3, 1, [](Mesh&) { sleep(8); }, with_timeout(seconds(2)), seconds(6));
+  int named = 0;
+  for (int rank : {0, 2}) {
+    expect_words(results[rank], {"all_gather h.5 (#11) in group dp"});
+    EXPECT_TRUE(results[rank].failures.empty()) << results[rank].failures[0];
+    named += results[rank].error.find("rank 1 has not arrived: it is at reduce_scatter h.4 (#10)") !=
+             std::string::npos;
+  }
+  EXPECT_EQ(named, 2) << results[0].error << "\n" << results[2].error;
+  expect_words(results[0].error.find("timed out") != std::string::npos ? results[0] : results[2],
+               {"timed out after 2000 ms"});
+}
+
+TEST(RankIsLate, StoppedRankIsNamed) {
+  auto results = disturb(
+      3, 2, [](Mesh&) { raise(SIGSTOP); },
+      [] {
+        auto options = with_timeout(seconds(2));
+        options.timeout = seconds(8);
+        return options;
+      }(),
+      seconds(7));
+  EXPECT_EQ(results[2].exit, -1);
+  for (int rank : {0, 1})
+    expect_words(results[rank], {"rank 2 is gone (last seen at reduce_scatter h.4 (#10))"});
+}
+
+TEST(RankIsLate, MessageThatNeverComes) {
+  auto results = collect_ranks(
+      2,
+      [](Mesh mesh) {
+        if (mesh.rank() == 0) mesh.world().receive(at::zeros({4}), 1, 7, "activations").wait();
+        if (mesh.rank() == 1) sleep(4);
+      },
+      with_timeout(seconds(1)));
+  expect_words(results[0],
+               {"rank 0, receive activations in group world", "timed out after 1000 ms waiting for rank 1"});
+}
+
+struct Divergence {
+  std::function<void(Group, int)> issue;
+  std::vector<const char*> words;
+};
+
+void expect_divergence(const Divergence& divergence) {
+  auto results = collect_ranks(
+      2,
+      [&](Mesh mesh) {
+        step(mesh, 0);
+        divergence.issue(mesh.group("dp"), mesh.rank());
+      },
+      with_timeout(milliseconds(1500)));
+  bool named = false;
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit, 1);
+    bool all = true;
+    for (const char* word : divergence.words) all = all && result.error.find(word) != std::string::npos;
+    named = named || all;
+  }
+  EXPECT_TRUE(named) << results[0].error << "\n" << results[1].error;
+}
+
+TEST(RanksDiverge, InTheOperation) {
+  expect_divergence({[](Group dp, int rank) {
+                       if (rank == 0) dp.all_gather(at::zeros({40}), at::zeros({20}), "h.3").wait();
+                       if (rank == 1)
+                         dp.reduce_scatter(at::zeros({20}), at::zeros({40}), false, "h.2").wait();
+                     },
+                     {"all_gather h.3 (#3)", "reduce_scatter h.2 (#3)", "do different things"}});
+}
+
+TEST(RanksDiverge, InTheUnit) {
+  expect_divergence({[](Group dp, int rank) {
+                       dp.all_gather(at::zeros({40}), at::zeros({20}), rank == 0 ? "h.3" : "h.4").wait();
+                     },
+                     {"all_gather h.3 (#3)", "all_gather h.4 (#3)", "do different things"}});
+}
+
+TEST(RanksDiverge, InTheSize) {
+  expect_divergence({[](Group dp, int rank) {
+                       dp.all_gather(at::zeros({40 + 2 * rank}), at::zeros({20 + rank}), "h.3").wait();
+                     },
+                     {"(#3) of 40", "(#3) of 42", "do different things"}});
+}
+
+TEST(Joining, RankThatNeverComesIsNamed) {
+  auto results = testing::collect_processes(4, [](const Rendezvous& rendezvous) {
+    if (rendezvous.rank == 2) return;
+    MeshOptions options;
+    options.timeout = seconds(1);
+    Mesh::join(rendezvous, options);
+  });
+  for (int rank : {0, 1, 3}) expect_words(results[rank], {"rank 2 of 4 did not come within 1000 ms"});
+}
+
+TEST(Joining, RankZeroThatNeverComesIsNamed) {
+  auto results = testing::collect_processes(2, [](Rendezvous rendezvous) {
+    if (rendezvous.rank == 0) return;
+    MeshOptions options;
+    options.timeout = seconds(1);
+    Mesh::join(rendezvous, options);
+  });
+  expect_words(results[1], {"rank 1: rank 0 did not answer on 127.0.0.1:", "within 1000 ms"});
+}
+
+TEST(Joining, PortInUseIsNamed) {
+  auto results = testing::collect_processes(2, [](Rendezvous rendezvous) {
+    if (rendezvous.rank != 0) return;
+    rendezvous.listen_fd = -1;  // the harness's socket goes on listening
+    Mesh::join(rendezvous);
+  });
+  expect_words(results[0], {"config error: rank 0: port ", " is in use", "MASTER_PORT"});
+}
+
+TEST(Joining, WrongDescriptorIsRefused) {
+  auto results = testing::collect_processes(1, [](Rendezvous rendezvous) {
+    rendezvous.size = 2;
+    rendezvous.listen_fd = 0;
+    Mesh::join(rendezvous);
+  });
+  expect_words(results[0], {"ZERO_LISTEN_FD=0 is not a listening socket"});
+}
+
+}  // namespace
+}  // namespace zero
