@@ -1,0 +1,91 @@
+#pragma once
+// What `zero plan` says: bytes a rank and traffic a step for every stage beside each other, from a bare count
+// of parameters or from a configuration. As a table for people (at most 100 columns) and as JSON.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zero/config.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+/// A whole number as people write it: "7500000000", "7.5e9", "7.5B", "124M", "1T" (k, M, B or G, T). Exact,
+/// at most 2^56. Throws Config: "PLACE: expected ..., got ..." for anything else, and for numbers that are
+/// not whole or below 1.
+int64_t parse_count(std::string_view text, std::string_view place);
+
+/// A size: "32GB" (10^9), "32GiB" (2^30), kB to TB, KiB to TiB, or plain bytes; rounded down. Throws Config
+/// as above.
+int64_t parse_bytes(std::string_view text, std::string_view place);
+
+/// "31.4 GB": three digits, powers of 1000. "512 B" below 1 kB.
+std::string human_bytes(int64_t bytes);
+/// "7.50G", without a unit: "124M", "3".
+std::string human_count(int64_t count);
+
+/// Model states from a count alone, as the ZeRO paper accounts for them (arXiv 1910.02054, figure 1).
+struct CountOptions {
+  int64_t parameters = 0;
+  int ranks = 1;
+  int64_t parameter_bytes = 2;        // of one parameter
+  int64_t gradient_bytes = 2;         // the paper's fp16 gradient
+  int64_t optimizer_bytes = 12;       // K: fp32 master, momentum, variance
+  int64_t engine_gradient_bytes = 4;  // what this library accumulates in: data_types.grad_accum_dtype
+  int accumulation_steps = 1;
+  std::optional<int64_t> memory_bytes = {};  // of a rank: asks for the largest model
+};
+
+/// Bytes of one rank. A shard has ceil(parameters / ranks) elements.
+struct CountStage {
+  int stage = 0;
+  int64_t parameter_bytes = 0;
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;  // master copy included
+  int64_t engine_gradient_bytes =
+      0;                         // as make_plan counts: stage 1 keeps whole gradients only to accumulate them
+  int64_t traffic_elements = 0;  // an optimizer step; stage 3 with no more than one unit resident
+  std::optional<int64_t> largest_parameters = {};         // whose states fit memory_bytes
+  std::optional<int64_t> engine_largest_parameters = {};  // the same with engine_gradient_bytes
+  int64_t state_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes; }
+  int64_t engine_state_bytes() const { return parameter_bytes + engine_gradient_bytes + optimizer_bytes; }
+};
+struct CountPlan {
+  CountOptions options;
+  std::array<CountStage, 4> stages;
+};
+
+/// Throws Config for a count outside 1..2^56, ranks or accumulation < 1, and traffic beyond 2^63.
+CountPlan plan_from_count(const CountOptions& options);
+
+/// The plan of a configured model at every stage.
+struct ConfigPlan {
+  std::string model;  // "gpt2, 12 layers, width 768"
+  std::string types;  // "bf16 parameters, AdamW, fp32 gradients"
+  int64_t parameters = 0;
+  int chosen_stage = 0;
+  std::array<Plan, 4> stages;
+  std::optional<int64_t> memory_bytes;  // of a rank
+  std::array<CountStage, 4>
+      count;  // the same types from the bare count; has the largest model for memory_bytes
+};
+
+/// `config` must be resolved for `ranks`. Throws Config for shapes that make no sense, Unsupported for a
+/// model type that is not planned from a configuration.
+ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes = {});
+
+/// Tables for a terminal or a log.
+std::string to_text(const CountPlan& plan);
+std::string to_text(const ConfigPlan& plan);
+
+/// JSON with exact integers. Both hold parameters, ranks and stages: [{stage, parameter_bytes_per_rank,
+/// gradient_bytes_per_rank, optimizer_bytes_per_rank (master included), state_bytes_per_rank,
+/// traffic_elements_per_step, ...}].
+std::string to_json(const CountPlan& plan);
+std::string to_json(const ConfigPlan& plan);
+
+}  // namespace zero

@@ -1,0 +1,111 @@
+// From a configuration to the plan of its model at every stage.
+#include <algorithm>
+#include <string>
+
+#include "zero/error.h"
+#include "zero/gpt2_shape.h"
+#include "zero/plan_report.h"
+
+namespace zero {
+namespace {
+
+ModuleSpec spec_of(const ModelConfig& model) {
+  require(model.type == "gpt2", ErrorKind::Unsupported, "model.type",
+          "\"" + model.type + "\" cannot be planned from a configuration", "use gpt2");
+  return gpt2_spec({.vocab_size = model.vocab_size,
+                    .context_length = model.context_length,
+                    .layers = model.layers,
+                    .width = model.width,
+                    .heads = model.heads});
+}
+
+void freeze(ModuleSpec& module, const std::vector<std::string>& patterns) {
+  for (ParameterSpec& parameter : module.parameters)
+    for (const std::string& pattern : patterns)
+      if (name_matches(pattern, parameter.name)) parameter.trainable = false;
+  for (ModuleSpec& child : module.children) freeze(child, patterns);
+}
+
+// Moments: see optimizer_state_bytes() of optimizer.h, which knows the optimizers themselves.
+int64_t moment_bytes(const OptimizerConfig& optimizer) {
+  using enum OptimizerConfig::Type;
+  switch (optimizer.type) {
+    case Adam:
+    case AdamW:
+      return optimizer.amsgrad ? 12 : 8;
+    case Lion:
+      return 4;
+    case Sgd:
+      return optimizer.momentum > 0 ? 4 : 0;
+  }
+  fail(ErrorKind::Internal, "plan", "an optimizer without a size");
+}
+
+std::string_view name_of(OptimizerConfig::Type type) {
+  using enum OptimizerConfig::Type;
+  switch (type) {
+    case Adam:
+      return "Adam";
+    case AdamW:
+      return "AdamW";
+    case Sgd:
+      return "SGD";
+    case Lion:
+      return "Lion";
+  }
+  return "unknown";
+}
+
+PlanOptions options_of(const Config& config, int ranks) {
+  require(config.gradient_accumulation_steps >= 1 && config.gradient_accumulation_steps <= 1 << 30 &&
+              config.precision.param_dtype && config.precision.grad_accum_dtype &&
+              config.precision.communication_dtype,
+          ErrorKind::Usage, "plan", "the configuration is not resolved", "call resolve() first");
+  PlanOptions options{.ranks = ranks};
+  options.shard_group_ranks = config.parallel.shard_group_ranks;
+  options.accumulation_steps = static_cast<int>(config.gradient_accumulation_steps);
+  options.state = {.gradient_bytes = itemsize(*config.precision.grad_accum_dtype),
+                   .master_bytes = 4,
+                   .optimizer_bytes = moment_bytes(config.optimizer)};
+  options.communication_bytes = itemsize(*config.precision.communication_dtype);
+  options.budget_bytes = config.residency.budget_bytes;
+  if (config.residency.prefetch_bytes >= 0) options.prefetch_bytes = config.residency.prefetch_bytes;
+  options.reduce_bucket_numel = config.zero.reduce_bucket_numel;
+  return options;
+}
+
+}  // namespace
+
+ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes) {
+  ModuleSpec spec = spec_of(config.model);
+  freeze(spec, config.frozen);
+  PlanOptions options = options_of(config, ranks);
+  Dtype dtype = *config.precision.param_dtype;
+
+  ConfigPlan plan;
+  plan.model = config.model.type + ", " + std::to_string(config.model.layers) + " layers, width " +
+               std::to_string(config.model.width);
+  plan.types = std::string(to_string(dtype)) + " parameters, " + std::string(name_of(config.optimizer.type)) +
+               ", " + std::string(to_string(*config.precision.grad_accum_dtype)) + " gradients";
+  plan.chosen_stage = config.zero.stage;
+  plan.memory_bytes = memory_bytes;
+  for (int stage = 0; stage < 4; ++stage) {
+    options.stage = stage;
+    plan.stages[static_cast<size_t>(stage)] =
+        make_plan(spec, options, {.group_numel = config.residency.group_numel}, &dtype);
+  }
+  for (const UnitLayout& unit : plan.stages[0].units) plan.parameters += unit.numel;
+  plan.count =
+      plan_from_count({.parameters = plan.parameters,
+                       .ranks = plan.stages[3].shard_ranks,
+                       .parameter_bytes = itemsize(dtype),
+                       .gradient_bytes = options.state.gradient_bytes,
+                       .optimizer_bytes = options.state.optimizer_bytes + (itemsize(dtype) < 4 ? 4 : 0),
+                       .engine_gradient_bytes = options.state.gradient_bytes,
+                       .accumulation_steps = options.accumulation_steps,
+                       .memory_bytes = memory_bytes})
+          .stages;
+  return plan;
+}
+
+}  // namespace zero

@@ -1,0 +1,101 @@
+// The plan as JSON. Every figure is an integer, exact beyond 2^53.
+#include <nlohmann/json.hpp>
+
+#include "zero/plan_report.h"
+
+namespace zero {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json stage_json(const CountStage& row) {
+  Json json{{"stage", row.stage},
+            {"parameter_bytes_per_rank", row.parameter_bytes},
+            {"gradient_bytes_per_rank", row.gradient_bytes},
+            {"optimizer_bytes_per_rank", row.optimizer_bytes},
+            {"state_bytes_per_rank", row.state_bytes()},
+            {"engine_gradient_bytes_per_rank", row.engine_gradient_bytes},
+            {"engine_state_bytes_per_rank", row.engine_state_bytes()},
+            {"traffic_elements_per_step", row.traffic_elements}};
+  if (row.largest_parameters) json["largest_parameters"] = *row.largest_parameters;
+  if (row.engine_largest_parameters) json["engine_largest_parameters"] = *row.engine_largest_parameters;
+  return json;
+}
+
+Json stage_json(const Plan& plan, bool chosen) {
+  const RankPlan& rank = plan.rank;
+  return {{"stage", rank.stage},
+          {"chosen", chosen},
+          {"parameter_bytes_per_rank", rank.parameter_bytes},
+          {"gradient_bytes_per_rank", rank.gradient_bytes},
+          {"master_bytes_per_rank", rank.master_bytes},
+          {"optimizer_bytes_per_rank", rank.master_bytes + rank.optimizer_bytes},
+          {"state_bytes_per_rank", rank.state_bytes()},
+          {"gather_window_bytes_per_rank", rank.gather_window_bytes},
+          {"bucket_bytes_per_rank", rank.bucket_bytes},
+          {"total_bytes_per_rank", rank.total_bytes()},
+          {"all_gather_elements_per_step", rank.all_gather_elements},
+          {"reduce_scatter_elements_per_step", rank.reduce_scatter_elements},
+          {"all_reduce_elements_per_step", rank.all_reduce_elements},
+          {"traffic_elements_per_step", rank.traffic_elements()},
+          {"padding_elements_per_step", rank.padding_elements}};
+}
+
+Json units_json(const Plan& plan) {
+  Json units = Json::array();
+  for (const UnitLayout& unit : plan.units)
+    units.push_back({{"name", unit.name},
+                     {"dtype", std::string(to_string(unit.dtype))},
+                     {"trainable", unit.trainable},
+                     {"parameters", unit.parameters.size()},
+                     {"numel", unit.numel},
+                     {"padded_numel", unit.padded_numel},
+                     {"shard_numel", unit.shard_numel},
+                     {"slab_bytes", unit.slab_bytes()}});
+  return units;
+}
+
+}  // namespace
+
+std::string to_json(const CountPlan& plan) {
+  const CountOptions& options = plan.options;
+  Json json{{"parameters", options.parameters},
+            {"ranks", options.ranks},
+            {"accumulation_steps", options.accumulation_steps},
+            {"bytes_per_parameter",
+             {{"parameter", options.parameter_bytes},
+              {"gradient", options.gradient_bytes},
+              {"optimizer", options.optimizer_bytes},
+              {"engine_gradient", options.engine_gradient_bytes}}}};
+  if (options.memory_bytes) json["memory_bytes"] = *options.memory_bytes;
+  json["stages"] = Json::array();
+  for (const CountStage& row : plan.stages) json["stages"].push_back(stage_json(row));
+  return json.dump(2) + "\n";
+}
+
+std::string to_json(const ConfigPlan& plan) {
+  const Plan& chosen = plan.stages[static_cast<size_t>(plan.chosen_stage)];
+  Json json{{"model", plan.model},
+            {"types", plan.types},
+            {"parameters", plan.parameters},
+            {"ranks", chosen.options.ranks},
+            {"accumulation_steps", chosen.options.accumulation_steps},
+            {"chosen_stage", plan.chosen_stage},
+            {"shard_ranks", chosen.shard_ranks},
+            {"replica_ranks", chosen.replica_ranks},
+            {"budget_bytes", plan.stages[3].budget_bytes}};
+  if (plan.memory_bytes) json["memory_bytes"] = *plan.memory_bytes;
+  json["stages"] = Json::array();
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    Json row = stage_json(plan.stages[stage], static_cast<int>(stage) == plan.chosen_stage);
+    if (plan.memory_bytes) {
+      row["fits"] = plan.stages[stage].rank.total_bytes() <= *plan.memory_bytes;
+      row["largest_parameters"] = *plan.count[stage].engine_largest_parameters;
+    }
+    json["stages"].push_back(std::move(row));
+  }
+  json["units"] = units_json(chosen);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace zero

@@ -1,0 +1,160 @@
+#include "zero/plan_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <limits>
+
+namespace zero {
+namespace {
+
+constexpr size_t kLabelColumns = 28;
+constexpr size_t kColumns = 14;
+
+std::string right(const std::string& text, size_t columns) {
+  return std::string(columns - std::min(columns, text.size()), ' ') + text;
+}
+
+std::string left(const std::string& text, size_t columns) {
+  return text + std::string(columns - std::min(columns, text.size()), ' ');
+}
+
+// 7500000000 as "7,500,000,000".
+std::string grouped(int64_t value) {
+  std::string digits = std::to_string(value);
+  for (size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, 1, ',');
+  return digits;
+}
+
+std::string plural(int64_t count, const std::string& noun) {
+  return grouped(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+// One line a purpose, one column a stage.
+class StageTable {
+ public:
+  explicit StageTable(int chosen) {
+    text_ = left("", kLabelColumns);
+    for (int stage = 0; stage < 4; ++stage) {
+      std::string name = "stage " + std::to_string(stage);
+      text_ += right(stage == chosen ? "[" + name + "]" : name + " ", kColumns);
+    }
+    text_ += "\n";
+  }
+
+  void line(const std::string& label, const std::function<std::string(size_t)>& cell) {
+    text_ += left(label, kLabelColumns);
+    for (size_t stage = 0; stage < 4; ++stage) text_ += right(cell(stage) + " ", kColumns);
+    text_.back() = '\n';  // the last column ends without the space that stands for a bracket
+  }
+  void gap() { text_ += "\n"; }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+std::string bytes_or_dash(int64_t bytes) { return bytes == 0 ? "-" : human_bytes(bytes); }
+std::string count_or_dash(int64_t count) { return count == 0 ? "-" : human_count(count); }
+
+// "h.0" and "h.1" are alike: the same words around a number.
+std::string without_number(const std::string& name) {
+  std::string result;
+  for (char c : name)
+    if (c < '0' || c > '9') result += c;
+  return result;
+}
+
+bool alike(const UnitLayout& a, const UnitLayout& b) {
+  return without_number(a.name) == without_number(b.name) && a.numel == b.numel && a.dtype == b.dtype &&
+         a.trainable == b.trainable;
+}
+
+// Runs of equal units in one line.
+std::string unit_lines(const Plan& plan) {
+  std::string text;
+  for (size_t i = 0; i < plan.units.size();) {
+    size_t end = i + 1;
+    while (end < plan.units.size() && alike(plan.units[i], plan.units[end])) ++end;
+    const UnitLayout& unit = plan.units[i];
+    bool several = end - i > 1;
+    std::string name = several ? unit.name + " .. " + plan.units[end - 1].name : unit.name;
+    text += "  " + left(name, kLabelColumns - 2) + right(several ? std::to_string(end - i) + " x" : "", 8) +
+            right(grouped(unit.numel), 20) + right(human_bytes(unit.slab_bytes()), 12) + "   " +
+            std::string(to_string(unit.dtype)) + (unit.trainable ? "" : ", frozen") + "\n";
+    i = end;
+  }
+  return text;
+}
+
+std::string fit(int64_t bytes, int64_t memory) { return bytes <= memory ? "yes" : "no"; }
+
+}  // namespace
+
+std::string to_text(const CountPlan& plan) {
+  const CountOptions& options = plan.options;
+  std::string text =
+      plural(options.parameters, "parameter") + " on " + plural(options.ranks, "rank") + ", " +
+      std::to_string(options.parameter_bytes) + " + " + std::to_string(options.gradient_bytes) + " + " +
+      std::to_string(options.optimizer_bytes) + " bytes a parameter (itself, gradient, optimizer)\n\n";
+  StageTable table(-1);
+  auto& rows = plan.stages;
+  table.line("Bytes a rank: parameters", [&](size_t s) { return human_bytes(rows[s].parameter_bytes); });
+  table.line("  gradients", [&](size_t s) { return human_bytes(rows[s].gradient_bytes); });
+  table.line("  optimizer", [&](size_t s) { return human_bytes(rows[s].optimizer_bytes); });
+  table.line("  model states", [&](size_t s) { return human_bytes(rows[s].state_bytes()); });
+  table.line("  in this engine", [&](size_t s) { return human_bytes(rows[s].engine_state_bytes()); });
+  table.gap();
+  table.line("Elements sent a step", [&](size_t s) { return count_or_dash(rows[s].traffic_elements); });
+  if (options.memory_bytes) {
+    table.gap();
+    table.line("Largest model in " + human_bytes(*options.memory_bytes),
+               [&](size_t s) { return human_count(*rows[s].largest_parameters); });
+    table.line("  in this engine", [&](size_t s) { return human_count(*rows[s].engine_largest_parameters); });
+  }
+  return text + table.text() + "\nModel states are those of the ZeRO paper. This engine keeps gradients in " +
+         std::to_string(options.engine_gradient_bytes) +
+         " bytes\n(data_types.grad_accum_dtype), and whole ones at stage 1 only to accumulate "
+         "micro-batches.\n"
+         "Activations are not counted. 1 GB is 10^9 bytes.\n";
+}
+
+std::string to_text(const ConfigPlan& plan) {
+  const Plan& chosen = plan.stages[static_cast<size_t>(plan.chosen_stage)];
+  const PlanOptions& options = chosen.options;
+  std::string text = plan.model + ": " + plural(plan.parameters, "parameter") + "; " + plan.types + "\n" +
+                     plural(options.ranks, "rank") +
+                     (chosen.replica_ranks > 1 && chosen.shard_ranks > 1
+                          ? " in shard groups of " + std::to_string(chosen.shard_ranks)
+                          : std::string()) +
+                     ", " + grouped(options.accumulation_steps) +
+                     (options.accumulation_steps == 1 ? " micro-batch" : " micro-batches") + " a step\n\n";
+  StageTable table(plan.chosen_stage);
+  auto rank = [&](size_t stage) -> const RankPlan& { return plan.stages[stage].rank; };
+  table.line("Bytes a rank: parameters", [&](size_t s) { return bytes_or_dash(rank(s).parameter_bytes); });
+  table.line("  gradients", [&](size_t s) { return bytes_or_dash(rank(s).gradient_bytes); });
+  table.line("  fp32 master copy", [&](size_t s) { return bytes_or_dash(rank(s).master_bytes); });
+  table.line("  optimizer moments", [&](size_t s) { return bytes_or_dash(rank(s).optimizer_bytes); });
+  table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
+  table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
+  table.line("  total", [&](size_t s) { return human_bytes(rank(s).total_bytes()); });
+  table.gap();
+  table.line("Elements a step: gathered",
+             [&](size_t s) { return count_or_dash(rank(s).all_gather_elements); });
+  table.line("  reduce-scattered", [&](size_t s) { return count_or_dash(rank(s).reduce_scatter_elements); });
+  table.line("  all-reduced (x2)", [&](size_t s) { return count_or_dash(rank(s).all_reduce_elements); });
+  table.line("  total", [&](size_t s) { return count_or_dash(rank(s).traffic_elements()); });
+  table.line("  of it padding", [&](size_t s) { return count_or_dash(rank(s).padding_elements); });
+  if (plan.memory_bytes) {
+    table.gap();
+    table.line("Fits " + human_bytes(*plan.memory_bytes),
+               [&](size_t s) { return fit(rank(s).total_bytes(), *plan.memory_bytes); });
+    table.line("Largest model by its states",
+               [&](size_t s) { return human_count(*plan.count[s].engine_largest_parameters); });
+  }
+  return text + table.text() + "\nUnits of stage " + std::to_string(plan.chosen_stage) +
+         right("elements each", 46) + right("slab each", 12) + "\n" + unit_lines(chosen) +
+         "\nActivations and what operators need for a moment are not counted. 1 GB is 10^9 bytes.\n";
+}
+
+}  // namespace zero

@@ -1,0 +1,299 @@
+// What `zero plan` says: the ZeRO paper's table, exact integers, numbers as people write them, and whole
+// configurations.
+#include "zero/plan_report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/expect_error.h"
+
+namespace zero {
+namespace {
+
+using nlohmann::json;
+
+CountPlan count_plan(int64_t parameters, int ranks, std::optional<int64_t> memory = {}) {
+  return plan_from_count({.parameters = parameters, .ranks = ranks, .memory_bytes = memory});
+}
+
+// A figure as the paper prints it: right to half a unit of its last digit.
+void expect_printed(const std::string& printed, int64_t bytes) {
+  size_t dot = printed.find('.');
+  double unit = dot == printed.npos ? 1 : std::pow(10, -static_cast<double>(printed.size() - dot - 1));
+  EXPECT_NEAR(std::stod(printed), static_cast<double>(bytes) / 1e9, unit / 2 * 1.0001) << printed;
+}
+
+// Rajbhandari et al., arXiv 1910.02054, table 1: GB a device for stages 1, 2, 3.
+TEST(PlanReport, AgreesWithThePapersTable) {
+  constexpr int64_t k7_5B = 7'500'000'000, k128B = 128'000'000'000, k1T = 1'000'000'000'000;
+  struct Row {
+    int ranks;
+    int64_t parameters;
+    std::array<const char*, 3> printed;
+  };
+  const Row rows[] = {
+      {1, k7_5B, {"120", "120", "120"}},      {1, k128B, {"2048", "2048", "2048"}},
+      {1, k1T, {"16000", "16000", "16000"}},  {4, k7_5B, {"52.5", "41.3", "30"}},
+      {4, k128B, {"896", "704", "512"}},      {4, k1T, {"7000", "5500", "4000"}},
+      {16, k7_5B, {"35.6", "21.6", "7.5"}},   {16, k128B, {"608", "368", "128"}},
+      {16, k1T, {"4750", "2875", "1000"}},    {64, k7_5B, {"31.4", "16.6", "1.88"}},
+      {64, k128B, {"536", "284", "32"}},      {64, k1T, {"4188", "2219", "250"}},
+      {256, k7_5B, {"30.4", "15.4", "0.47"}}, {256, k128B, {"518", "263", "8"}},
+      {256, k1T, {"4047", "2055", "62.5"}},   {1024, k7_5B, {"30.1", "15.1", "0.12"}},
+      {1024, k128B, {"513", "258", "2"}},     {1024, k1T, {"4012", "2014", "15.6"}},
+  };
+  for (const Row& row : rows) {
+    CountPlan plan = count_plan(row.parameters, row.ranks);
+    SCOPED_TRACE(std::to_string(row.parameters) + " on " + std::to_string(row.ranks));
+    EXPECT_EQ(plan.stages[0].state_bytes(), 16 * row.parameters);
+    for (size_t stage = 1; stage <= 3; ++stage)
+      expect_printed(row.printed[stage - 1], plan.stages[stage].state_bytes());
+  }
+}
+
+TEST(PlanReport, TrafficIsTheModelTwiceOrThreeTimes) {
+  CountPlan plan = count_plan(7'500'000'000, 64);
+  for (size_t stage = 0; stage <= 2; ++stage) EXPECT_EQ(plan.stages[stage].traffic_elements, 15'000'000'000);
+  EXPECT_EQ(plan.stages[3].traffic_elements, 22'500'000'000);
+  EXPECT_EQ(count_plan(7'500'000'000, 1).stages[3].traffic_elements, 0);
+  CountPlan accumulated = plan_from_count({.parameters = 10, .ranks = 2, .accumulation_steps = 4});
+  EXPECT_EQ(accumulated.stages[0].traffic_elements, 20);
+  EXPECT_EQ(accumulated.stages[1].traffic_elements, 20);
+  EXPECT_EQ(accumulated.stages[2].traffic_elements, 50);
+  EXPECT_EQ(accumulated.stages[3].traffic_elements, 120);
+}
+
+TEST(PlanReport, TheEngineAccumulatesInFullPrecision) {
+  CountOptions options{.parameters = 1000, .ranks = 10, .accumulation_steps = 2};
+  CountPlan plan = plan_from_count(options);
+  EXPECT_EQ(plan.stages[0].engine_state_bytes(), 18 * 1000);
+  EXPECT_EQ(plan.stages[1].engine_state_bytes(), 6 * 1000 + 12 * 100);
+  EXPECT_EQ(plan.stages[2].engine_state_bytes(), 2 * 1000 + 16 * 100);
+  EXPECT_EQ(plan.stages[3].engine_state_bytes(), 18 * 100);
+  options.accumulation_steps = 1;
+  EXPECT_EQ(plan_from_count(options).stages[1].engine_state_bytes(), 2 * 1000 + 16 * 100)
+      << "reduced as produced";
+  options.engine_gradient_bytes = 2;
+  EXPECT_EQ(plan_from_count(options).stages[2].engine_state_bytes(),
+            plan_from_count(options).stages[2].state_bytes());
+}
+
+// The same numbers through make_plan for a model of one unit that needs no padding.
+TEST(PlanReport, CountAndPlanAgree) {
+  constexpr int64_t kParameters = 32 * 60;
+  ModuleSpec root{.name = "", .parameters = {{.name = "w", .shape = {kParameters}}}, .children = {}};
+  Dtype half = Dtype::bf16;
+  for (int ranks : {1, 2, 3, 4, 5})
+    for (int accumulation : {1, 3}) {
+      CountPlan count =
+          plan_from_count({.parameters = kParameters, .ranks = ranks, .accumulation_steps = accumulation});
+      for (int stage = 0; stage <= 3; ++stage) {
+        PlanOptions options{
+            .stage = stage, .ranks = ranks, .accumulation_steps = accumulation, .budget_bytes = 0};
+        RankPlan rank = make_plan(root, options, {}, &half).rank;
+        const CountStage& row = count.stages[static_cast<size_t>(stage)];
+        EXPECT_EQ(row.engine_state_bytes(), rank.state_bytes())
+            << stage << " " << ranks << " " << accumulation;
+        EXPECT_EQ(row.traffic_elements, rank.traffic_elements())
+            << stage << " " << ranks << " " << accumulation;
+      }
+    }
+}
+
+TEST(PlanReport, TheLargestModelThatFits) {
+  CountPlan plan = count_plan(1, 64, 32'000'000'000);
+  const double printed[] = {2.0e9, 7.6e9, 14.4e9, 128e9};
+  for (size_t stage = 0; stage <= 3; ++stage) {
+    int64_t largest = *plan.stages[stage].largest_parameters;
+    EXPECT_NEAR(static_cast<double>(largest), printed[stage], 0.05e9);
+    EXPECT_LE(count_plan(largest, 64).stages[stage].state_bytes(), 32'000'000'000);
+    EXPECT_GT(count_plan(largest + 1, 64).stages[stage].state_bytes(), 32'000'000'000);
+    bool whole_gradients_in_paper_only = stage == 1;
+    EXPECT_EQ(*plan.stages[stage].engine_largest_parameters > largest, whole_gradients_in_paper_only);
+  }
+  EXPECT_EQ(*count_plan(1, 1, 10).stages[0].largest_parameters, 0);
+}
+
+TEST(PlanReport, JsonIsExactBeyondDoubles) {
+  constexpr int64_t kParameters = (int64_t{1} << 55) + 1;
+  json plan = json::parse(to_json(count_plan(kParameters, 2)));
+  EXPECT_EQ(plan["parameters"].get<int64_t>(), kParameters);
+  EXPECT_EQ(plan["ranks"], 2);
+  ASSERT_EQ(plan["stages"].size(), 4u);
+  EXPECT_EQ(plan["stages"][0]["stage"], 0);
+  EXPECT_TRUE(plan["stages"][0]["state_bytes_per_rank"].is_number_integer());
+  EXPECT_EQ(plan["stages"][0]["state_bytes_per_rank"].get<int64_t>(), 16 * kParameters);
+  EXPECT_EQ(plan["stages"][0]["engine_state_bytes_per_rank"].get<int64_t>(), 18 * kParameters);
+  EXPECT_EQ(plan["stages"][3]["traffic_elements_per_step"].get<int64_t>(), 3 * kParameters);
+  EXPECT_FALSE(plan["stages"][0].contains("largest_parameters"));
+  plan = json::parse(to_json(count_plan(1000, 2, 999)));
+  EXPECT_EQ(plan["memory_bytes"], 999);
+  EXPECT_EQ(plan["stages"][0]["largest_parameters"], 62);
+}
+
+TEST(PlanReport, CountsAsPeopleWriteThem) {
+  const std::pair<const char*, int64_t> good[] = {{"1", 1},
+                                                  {"7500000000", 7'500'000'000},
+                                                  {"7.5e9", 7'500'000'000},
+                                                  {"7.5E+9", 7'500'000'000},
+                                                  {"1T", 1'000'000'000'000},
+                                                  {"124M", 124'000'000},
+                                                  {"1.5B", 1'500'000'000},
+                                                  {"1.5b", 1'500'000'000},
+                                                  {"12k", 12'000},
+                                                  {"2G", 2'000'000'000},
+                                                  {"1500e-2", 15},
+                                                  {"0.5e1", 5},
+                                                  {"1.500000000000000000000", 0},
+                                                  {".5M", 500'000},
+                                                  {"5.", 5},
+                                                  {"72057594037927936", int64_t{1} << 56},
+                                                  {"1e-3T", 1'000'000'000},
+                                                  {"123456789.123456789e9", 123'456'789'123'456'789}};
+  for (auto [text, value] : good)
+    if (value > 0 && value <= int64_t{1} << 56) {
+      EXPECT_EQ(parse_count(text, "x"), value) << text;
+    }
+  for (const char* bad : {"",       " ",
+                          "abc",    "-1",
+                          "+1",     "1,5",
+                          "1..5",   "e9",
+                          ".",      "nan",
+                          "NaN",    "inf",
+                          "-inf",   "0x10",
+                          "1e",     "1e+",
+                          "1e9999", "7.5",
+                          "1.5",    "0",
+                          "0e9",    "1.0000001M",
+                          "1e17",   "1e400",
+                          "1Q",     "1TB",
+                          "1 2",    "99999999999999999999",
+                          "1e-300", "123456789.123456789e9",
+                          "1M1"})
+    EXPECT_ERROR(parse_count(bad, "--parameters"), Config, "--parameters: expected");
+  EXPECT_ERROR(parse_count("abc", "--parameters"), Config, "7.5e9, 124M, 1.5B or 1T, got \"abc\"");
+}
+
+TEST(PlanReport, SizesAsPeopleWriteThem) {
+  EXPECT_EQ(parse_bytes("32GB", "x"), 32'000'000'000);
+  EXPECT_EQ(parse_bytes("32 GB", "x"), 32'000'000'000);
+  EXPECT_EQ(parse_bytes("80GiB", "x"), int64_t{80} << 30);
+  EXPECT_EQ(parse_bytes("1.5gib", "x"), int64_t{3} << 29);
+  EXPECT_EQ(parse_bytes("0.1KiB", "x"), 102);
+  EXPECT_EQ(parse_bytes("500e6", "x"), 500'000'000);
+  EXPECT_EQ(parse_bytes("1TB", "x"), 1'000'000'000'000);
+  for (const char* bad : {"", "GB", "-1GB", "0", "0.1B", "1e30TB", "32GBs", "32 G B", "nan"})
+    EXPECT_ERROR(parse_bytes(bad, "--memory"), Config, "--memory: expected");
+}
+
+TEST(PlanReport, FiguresForPeople) {
+  const std::pair<int64_t, const char*> cases[] = {{0, "0 B"},
+                                                   {999, "999 B"},
+                                                   {1000, "1.00 kB"},
+                                                   {31'406'250'000, "31.4 GB"},
+                                                   {999'499, "999 kB"},
+                                                   {999'500, "1.00 MB"},
+                                                   {99'949'999, "99.9 MB"},
+                                                   {99'950'000, "100 MB"},
+                                                   {9'994'999, "9.99 MB"},
+                                                   {9'995'000, "10.0 MB"},
+                                                   {1'875'000'000, "1.88 GB"},
+                                                   {std::numeric_limits<int64_t>::max(), "9.22 EB"}};
+  for (auto [value, text] : cases) EXPECT_EQ(human_bytes(value), text);
+  EXPECT_EQ(human_count(7), "7");
+  EXPECT_EQ(human_count(7'500'000'000), "7.50G");
+}
+
+TEST(PlanReport, BadCountsAreNamed) {
+  EXPECT_ERROR(plan_from_count({.parameters = 0}), Config, "parameters");
+  EXPECT_ERROR(plan_from_count({.parameters = (int64_t{1} << 56) + 1}), Config, "parameters");
+  EXPECT_ERROR(plan_from_count({.parameters = 1, .ranks = 0}), Config, "ranks");
+  EXPECT_ERROR(plan_from_count({.parameters = 1, .accumulation_steps = 0}), Config, "accumulation");
+  EXPECT_ERROR(plan_from_count({.parameters = int64_t{1} << 55, .ranks = 2, .accumulation_steps = 1 << 30}),
+               Config, "traffic");
+}
+
+void expect_columns(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(PlanReport, TheTableOfACount) {
+  std::string text = to_text(count_plan(7'500'000'000, 64, 32'000'000'000));
+  expect_columns(text);
+  for (const char* part : {"7,500,000,000 parameters on 64 ranks", "31.4 GB", "16.6 GB", "1.88 GB", "120 GB",
+                           "135 GB", "22.5G", "128G", "14.4G"})
+    EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
+}
+
+Config config_of(const std::string& text, int ranks) { return resolve(parse_config(text), ranks); }
+constexpr const char* kGpt2 =
+    R"({"train_batch_size": 16, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 2}, "model": {"size": "gpt2"},
+  "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}})";
+
+TEST(PlanReport, AConfigurationAtEveryStage) {
+  ConfigPlan plan = plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000);
+  EXPECT_EQ(plan.parameters, 124'439'808);
+  EXPECT_EQ(plan.chosen_stage, 2);
+  EXPECT_EQ(plan.stages[2].rank.parameter_bytes - 2 * plan.parameters,
+            2 * (plan.stages[2].rank.padding_elements / 3));  // 2 reductions and 1 gather
+  double parameters = static_cast<double>(plan.parameters);
+  EXPECT_NEAR(static_cast<double>(plan.stages[2].rank.state_bytes()), parameters * (2 + 16. / 4),
+              parameters * 0.001);
+  EXPECT_NEAR(static_cast<double>(plan.stages[3].rank.state_bytes()), parameters * 18 / 4,
+              parameters * 0.001);
+  EXPECT_NEAR(static_cast<double>(plan.stages[1].rank.state_bytes()), parameters * (2 + 4 + 12. / 4),
+              parameters * 0.001);
+
+  json report = json::parse(to_json(plan));
+  ASSERT_EQ(report["stages"].size(), 4u);
+  for (int stage = 0; stage <= 3; ++stage) {
+    const json& row = report["stages"][static_cast<size_t>(stage)];
+    const RankPlan& rank = plan.stages[static_cast<size_t>(stage)].rank;
+    EXPECT_EQ(row["stage"], stage);
+    EXPECT_EQ(row["chosen"], stage == 2);
+    EXPECT_EQ(row["state_bytes_per_rank"], rank.state_bytes());
+    EXPECT_EQ(row["parameter_bytes_per_rank"].get<int64_t>() + row["gradient_bytes_per_rank"].get<int64_t>() +
+                  row["optimizer_bytes_per_rank"].get<int64_t>(),
+              rank.state_bytes());
+    EXPECT_EQ(row["traffic_elements_per_step"], rank.traffic_elements());
+    EXPECT_EQ(row["fits"], rank.total_bytes() <= 2'000'000'000);
+  }
+  int64_t numel = 0;
+  for (const json& unit : report["units"]) numel += unit["numel"].get<int64_t>();
+  EXPECT_EQ(numel, plan.parameters);
+}
+
+TEST(PlanReport, TheTableOfAConfiguration) {
+  std::string text = to_text(plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000));
+  expect_columns(text);
+  for (const char* part :
+       {"[stage 2]", "124,439,808 parameters", "4 ranks, 2 micro-batches a step", "bf16 parameters, AdamW",
+        "h.0 .. h.11", "12 x", "wte", "ln_f", "gather window", "Fits 2.00 GB"})
+    EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
+}
+
+TEST(PlanReport, AConfigurationsOwnChoicesCount) {
+  auto stage = [](const std::string& more, size_t stage, int ranks = 4) {
+    std::string text = kGpt2;
+    text.insert(1, more);
+    return plan_from_config(config_of(text, ranks), ranks).stages[stage];
+  };
+  EXPECT_EQ(stage(R"("residency": {"budget": 123456789},)", 3).rank.gather_window_bytes, 123456789);
+  EXPECT_EQ(stage(R"("parallel": {"shard_group": 2},)", 3).replica_ranks, 2);
+  Plan frozen = stage(R"("frozen": ["wte.*", "h.0.*"],)", 2);
+  EXPECT_LT(frozen.rank.optimizer_bytes, stage("", 2).rank.optimizer_bytes);
+  EXPECT_FALSE(frozen.units[0].trainable);
+  EXPECT_LT(stage(R"("data_types": {"grad_accum_dtype": "bf16"},)", 2).rank.gradient_bytes,
+            stage("", 2).rank.gradient_bytes);
+  EXPECT_EQ(stage("", 3, 1).rank.traffic_elements(), 0);
+  Config unresolved = parse_config(kGpt2);
+  EXPECT_ERROR(plan_from_config(unresolved, 4), Usage, "resolve");
+}
+
+}  // namespace
+}  // namespace zero
