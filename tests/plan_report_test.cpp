@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "support/expect_error.h"
+#include "support/temporary_directory.h"
 
 namespace zero {
 namespace {
@@ -293,6 +295,33 @@ TEST(PlanReport, AConfigurationsOwnChoicesCount) {
   EXPECT_EQ(stage("", 3, 1).rank.traffic_elements(), 0);
   Config unresolved = parse_config(kGpt2);
   EXPECT_ERROR(plan_from_config(unresolved, 4), Usage, "resolve");
+}
+
+TEST(PlanReport, AnswersACountOrAConfiguration) {
+  testing::TemporaryDirectory directory;
+  std::string path = (directory.path() / "config.json").string();
+  std::ofstream(path) << kGpt2;
+  json count = json::parse(answer({.parameters = "1T", .ranks = 1024, .memory = "80GB", .json = true}).text);
+  EXPECT_EQ(count["stages"][3]["state_bytes_per_rank"], 15'625'000'000);
+  json config = json::parse(answer({.config = path, .ranks = 4, .json = true}).text);
+  EXPECT_EQ(config["ranks"], 4);
+  EXPECT_EQ(json::parse(answer({.config = path, .json = true}).text)["ranks"], 1);
+  std::vector<std::string> overrides{"parallel.ranks=8", "zero_optimization.stage=3"};
+  config = json::parse(answer({.config = path, .overrides = overrides, .json = true}).text);
+  EXPECT_EQ(config["ranks"], 8);
+  EXPECT_EQ(config["chosen_stage"], 3);
+  EXPECT_NE(answer({.parameters = "124M"}).text.find("124,000,000 parameters on 1 rank,"), std::string::npos);
+}
+
+TEST(PlanReport, QuestionsWithoutAnAnswer) {
+  EXPECT_ERROR(answer({}), Config, "got neither");
+  EXPECT_ERROR(answer({.config = "a", .parameters = "1"}), Config, "got both");
+  EXPECT_ERROR(answer({.config = "/nowhere/config.json"}), Io, "/nowhere/config.json");
+  EXPECT_ERROR(answer({.config = "a", .accumulation_steps = 2}), Config, "--accumulation");
+  EXPECT_ERROR(answer({.parameters = "-5"}), Config, "--parameters: expected a count");
+  EXPECT_ERROR(answer({.parameters = "5", .ranks = -1}), Config, "--ranks");
+  EXPECT_ERROR(answer({.parameters = "5", .memory = "lots"}), Config, "--memory: expected a size");
+  EXPECT_ERROR(answer({.overrides = {"a=b"}, .parameters = "5"}), Config, "--set");
 }
 
 }  // namespace

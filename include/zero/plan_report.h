@@ -88,4 +88,21 @@ std::string to_text(const ConfigPlan& plan);
 std::string to_json(const CountPlan& plan);
 std::string to_json(const ConfigPlan& plan);
 
+/// What `zero plan` was asked. Give a configuration or a count, not both.
+struct PlanRequest {
+  std::string config = {};                  // path
+  std::vector<std::string> overrides = {};  // of the configuration: "section.key=value"
+  std::string parameters = {};              // a count: see parse_count
+  int ranks = 0;                            // 0: parallel.ranks of the configuration, else 1
+  int accumulation_steps = 1;               // for a count
+  std::string memory = {};                  // of a rank: see parse_bytes; "" asks nothing
+  bool json = false;
+};
+struct PlanAnswer {
+  std::string text;                // for standard output
+  std::vector<std::string> notes;  // about the configuration, for standard error
+};
+/// The whole verb but the command line. Throws Config, Io or Unsupported.
+PlanAnswer answer(const PlanRequest& request);
+
 }  // namespace zero
