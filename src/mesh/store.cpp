@@ -144,7 +144,8 @@ std::vector<std::string> meet(c10d::Store& store, const Rendezvous& rendezvous, 
         if (!store.check({key(rank)})) missing.push_back(rank);
       if (missing.empty()) throw;
       // The store ends with rank 0: the others, whose time is up about now, must still be able to ask it.
-      if (rendezvous.rank == 0) std::this_thread::sleep_for(std::min(timeout, std::chrono::milliseconds(1000)));
+      if (rendezvous.rank == 0)
+        std::this_thread::sleep_for(std::min(timeout, std::chrono::milliseconds(1000)));
     }
     if (missing.empty())
       for (const auto& bytes : store.multiGet(keys)) greetings.emplace_back(bytes.begin(), bytes.end());

@@ -1,0 +1,265 @@
+// Launching small shell programs: environment, exit codes, output, signals, and that nothing is left behind.
+#include "zero/launch.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Outcome {
+  int code = -1;  // 300: launch() threw, and `error` ends with its text
+  std::string output, error;
+};
+
+class Launch : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "zero-launch-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  // launch() in a child process of its own; `meanwhile` gets its number.
+  Outcome run(LaunchOptions options, const std::function<void(pid_t)>& meanwhile = nullptr) {
+    fs::path out = folder / "out", err = folder / "err";
+    pid_t pid = fork();
+    if (pid == 0) {
+      dup2(open(out.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600), 1);
+      dup2(open(err.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600), 2);
+      try {
+        _exit(launch(options));
+      } catch (const Error& error) {
+        dprintf(2, "%s", error.what());
+        _exit(99);
+      }
+    }
+    if (meanwhile) meanwhile(pid);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out), read_file(err)};
+  }
+
+  Outcome shell(int ranks, const std::string& script, const std::function<void(pid_t)>& meanwhile = nullptr) {
+    LaunchOptions options;
+    options.ranks = ranks;
+    options.command = {"sh", "-c", script};
+    options.grace = milliseconds(500);
+    options.environment = {"FOLDER=" + folder.string()};
+    return run(options, meanwhile);
+  }
+
+  void wait_for_files(int count) {
+    for (int i = 0; i < 500; ++i) {
+      int found = 0;
+      for (const auto& entry : fs::directory_iterator(folder)) found += entry.path().extension() == ".pid";
+      if (found >= count) return;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    ADD_FAILURE() << "the ranks did not start";
+  }
+
+  // Every process whose number a script left in FOLDER/*.pid is gone: no process and no zombie.
+  void expect_none_left(int count) {
+    int found = 0;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() != ".pid") continue;
+      ++found;
+      std::string pid = std::to_string(std::stoi(read_file(entry.path())));
+      for (int i = 0; i < 1000 && fs::exists("/proc/" + pid); ++i)
+        std::this_thread::sleep_for(milliseconds(10));
+      EXPECT_FALSE(fs::exists("/proc/" + pid)) << pid << ": " << read_file("/proc/" + pid + "/stat");
+    }
+    EXPECT_EQ(found, count);
+  }
+
+  fs::path folder;
+};
+
+const char* const kWritePid = "echo $$ > $FOLDER/$RANK.tmp; mv $FOLDER/$RANK.tmp $FOLDER/$RANK.pid; ";
+
+TEST_F(Launch, RanksKnowWhoTheyAre) {
+  Outcome outcome = shell(
+      3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR; test -n \"$OMP_NUM_THREADS\"");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  for (const char* line :
+       {"[rank 0] 0 0 3 3 127.0.0.1\n", "[rank 1] 1 1 3 3 127.0.0.1\n", "[rank 2] 2 2 3 3 127.0.0.1\n"})
+    EXPECT_NE(outcome.output.find(line), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.error, "");
+}
+
+TEST_F(Launch, RankZeroAloneHoldsTheListeningSocket) {
+  Outcome outcome = shell(
+      2, "test $RANK = 1 -a -z \"$ZERO_LISTEN_FD\" || readlink /proc/self/fd/$ZERO_LISTEN_FD | cut -d: -f1");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.output, "[rank 0] socket\n");
+}
+
+TEST_F(Launch, EqualLinesAppearOnceAndStreamsStayApart) {
+  Outcome outcome = shell(4, "echo same; echo trouble >&2; test $RANK = 2 && echo mine; exit 0");
+  EXPECT_EQ(outcome.output, "same\n[rank 2] mine\n");
+  EXPECT_EQ(outcome.error, "trouble\n");
+}
+
+TEST_F(Launch, FirstFailureIsShownLastAndItsCodeKept) {
+  Outcome outcome =
+      shell(3, "trap 'echo leaving >&2; exit 3' TERM; " + std::string(kWritePid) +
+                   "if [ $RANK = 1 ]; then "
+                   "while [ ! -e $FOLDER/0.pid -o ! -e $FOLDER/2.pid ]; do sleep 0.01; done; "
+                   "echo first >&2; echo the cause >&2; exit 7; fi; while :; do sleep 0.05; done");
+  EXPECT_EQ(outcome.code, 7);
+  EXPECT_NE(outcome.error.find("leaving"), std::string::npos) << outcome.error;
+  const std::string end =
+      "zero: rank 1 failed with exit code 7; its last words:\n[rank 1] first\n[rank 1] the cause\n";
+  ASSERT_GE(outcome.error.size(), end.size());
+  EXPECT_EQ(outcome.error.substr(outcome.error.size() - end.size()), end);
+  expect_none_left(3);
+}
+
+TEST_F(Launch, SignalOfARankIsNamed) {
+  Outcome outcome = shell(2, "test $RANK = 1 && kill -SEGV $$; sleep 60");
+  EXPECT_EQ(outcome.code, 128 + SIGSEGV);
+  EXPECT_NE(outcome.error.find("zero: rank 1 was ended by signal 11 (SIGSEGV); it printed no error\n"),
+            std::string::npos)
+      << outcome.error;
+}
+
+TEST_F(Launch, RanksThatIgnoreSigtermAreKilled) {
+  Outcome outcome =
+      shell(2, std::string(kWritePid) +
+                   "test $RANK = 0 && sleep 0.3 && exit 4; trap '' TERM; while :; do sleep 0.05; done");
+  EXPECT_EQ(outcome.code, 4);
+  expect_none_left(2);
+}
+
+class Signal : public Launch, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(All, Signal, ::testing::Values(SIGINT, SIGTERM, SIGHUP));
+
+TEST_P(Signal, ReachesEveryRankOnceAndLeavesNoneBehind) {
+  // Each rank has a child of its own, which must go too.
+  Outcome outcome =
+      shell(3,
+            "trap 'echo got it; exit 5' INT TERM HUP; sh -c 'echo $$ > $FOLDER/c$RANK.pid; sleep 60' & " +
+                std::string(kWritePid) + "while :; do sleep 0.05; done",
+            [&](pid_t launcher) {
+              wait_for_files(6);
+              kill(launcher, GetParam());
+            });
+  EXPECT_EQ(outcome.code, 128 + GetParam());
+  EXPECT_EQ(outcome.output, "got it\n");
+  expect_none_left(6);
+}
+
+TEST_F(Launch, SignalThatRanksTurnIntoSuccessIsSuccess) {
+  Outcome outcome =
+      shell(2, "trap 'echo saved; exit 0' TERM; " + std::string(kWritePid) + "while :; do sleep 0.05; done",
+            [&](pid_t launcher) {
+              wait_for_files(2);
+              kill(launcher, SIGTERM);
+            });
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.output, "saved\n");
+}
+
+TEST_F(Launch, SecondSignalKillsAtOnce) {
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"sh", "-c", "trap '' INT; " + std::string(kWritePid) + "while :; do sleep 0.05; done"};
+  options.grace = std::chrono::minutes(5);
+  options.environment = {"FOLDER=" + folder.string()};
+  Outcome outcome = run(options, [&](pid_t launcher) {
+    wait_for_files(2);
+    kill(launcher, SIGINT);
+    std::this_thread::sleep_for(milliseconds(100));
+    kill(launcher, SIGINT);
+  });
+  EXPECT_EQ(outcome.code, 128 + SIGINT);
+  expect_none_left(2);
+}
+
+TEST_F(Launch, RanksDieWithTheLauncher) {
+  Outcome outcome = shell(2, std::string(kWritePid) + "exec sleep 60", [&](pid_t launcher) {
+    wait_for_files(2);
+    kill(launcher, SIGKILL);
+  });
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);
+  expect_none_left(2);
+}
+
+TEST_F(Launch, ManyLinesDoNotDeadlock) {
+  Outcome outcome =
+      shell(3, "i=0; while [ $i -lt 3000 ]; do echo line $i; echo error $i $RANK >&2; i=$((i+1)); done");
+  EXPECT_EQ(outcome.code, 0);
+  size_t lines = std::count(outcome.output.begin(), outcome.output.end(), '\n');
+  EXPECT_GE(lines, 3000u);
+  EXPECT_LE(lines, 9000u);
+  EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 9000);
+}
+
+TEST_F(Launch, ProgramThatHoldsThePipeOpenIsNotWaitedFor) {
+  auto start = std::chrono::steady_clock::now();
+  Outcome outcome = shell(2, "setsid sleep 8 & echo $! > $FOLDER/s$RANK; echo done");
+  EXPECT_EQ(outcome.output, "done\n");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  for (const char* name : {"s0", "s1"}) kill(std::stoi(read_file(folder / name)), SIGKILL);
+}
+
+TEST_F(Launch, LeadRankWritesItself) {
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"sh", "-c",
+                     "test $RANK = 0 && printf '10%%\\r20%%'; test $RANK = 1 && echo aside; exit 0"};
+  options.lead_rank_reports = true;
+  Outcome outcome = run(options);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.output.find("10%\r20%"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("[rank 1] aside\n"), std::string::npos) << outcome.output;
+}
+
+TEST_F(Launch, StandardInputIsEmpty) { EXPECT_EQ(shell(2, "cat; echo end").output, "end\n"); }
+
+TEST_F(Launch, BadRequestsAreRefused) {
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"/nonexistent/program"};
+  Outcome outcome = run(options);
+  EXPECT_EQ(outcome.code, 99);
+  EXPECT_NE(outcome.error.find("config error: /nonexistent/program: cannot be started: No such file"),
+            std::string::npos)
+      << outcome.error;
+  options.command = {folder.string()};
+  EXPECT_NE(run(options).error.find("Permission denied"), std::string::npos);
+  options.command = {};
+  EXPECT_THROW(launch(options), Error);
+  options.command = {"true"};
+  for (int ranks : {0, -3, 100000}) {
+    options.ranks = ranks;
+    EXPECT_THROW(launch(options), Error);
+  }
+}
+
+}  // namespace
+}  // namespace zero
