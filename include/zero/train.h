@@ -1,0 +1,72 @@
+#pragma once
+// Trains what a configuration describes, on the ranks of a mesh, into a run directory. `zero train` is this
+// plus arguments; docs/training.md describes the directory.
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "zero/config.h"
+#include "zero/evaluate.h"
+#include "zero/mesh.h"
+
+namespace zero {
+
+/// One optimizer step, as a line of the metrics file has it.
+struct StepReport {
+  int64_t step = 0;  // 1 is the first
+  double loss = 0;   // mean over ranks and micro-batches, before the step
+  double lr = 0;
+  double grad_norm = 0;         // of the averaged gradient, before clipping
+  double clip_coefficient = 1;  // that the gradient was multiplied by
+  int64_t tokens = 0;           // trained on since the start of the run
+  double tokens_per_s = 0;      // of this step, over all ranks
+  double step_s = 0;            // wall time of this step
+  double waited_s = 0;          // of it, rank 0 blocked on collectives
+  int64_t resident_bytes = 0;   // of rank 0's process, now and at its peak
+  int64_t peak_resident_bytes = 0;
+  int64_t slab_bytes = 0;  // of rank 0's gathered parameters beyond its own, now and at the peak
+  int64_t peak_slab_bytes = 0;
+  bool skipped = false;  // the gradient was not finite: nothing changed
+};
+
+struct TrainOptions {
+  // Where to begin. "": at the beginning. "auto": at the newest checkpoint of run.directory, or at the
+  // beginning where it holds none. Otherwise a checkpoint directory.
+  std::string resume;
+  // A run that is already in run.directory: false: an error; true: its files get other names.
+  bool overwrite = false;
+  // Rank 0 shows progress there: a bar on a terminal, else lines. Not owned. Null: shows nothing.
+  std::FILE* progress = nullptr;
+  // Asked after each step on every rank: a signal number ends training after that step on all ranks, with a
+  // checkpoint where checkpoints are on. 0: go on.
+  std::function<int()> stop_signal = {};
+  // Called on every rank after each step; fields that say "rank 0" are the caller's rank's here.
+  std::function<void(const StepReport&)> on_step = {};
+};
+
+struct TrainResult {
+  int64_t first_step = 0;                     // the step it began after: 0, or the resumed checkpoint's
+  int64_t steps = 0;                          // the step it ended with
+  int64_t tokens = 0;                         // trained on since the start of the run
+  double loss = 0;                            // of the last step; NaN where there was none to make
+  std::optional<EvalResult> evaluation = {};  // the last one made, where data.eval is given
+  std::filesystem::path checkpoint = {};      // the last one saved; empty: none
+  int signal = 0;                             // that ended training early; 0: none
+};
+
+/// Checks all that can be checked without ranks: configuration, token files, tokenizer, run directory,
+/// resumed checkpoint. Changes nothing. `config` is resolved for `ranks`. Throws Config, Unsupported, Io or
+/// Corrupt.
+void check_run(const Config& config, int ranks, const TrainOptions& options = {});
+
+/// Trains until run.steps; does nothing more than an evaluation where that is reached already. `config` is
+/// resolved for the mesh's size and the same on all ranks. Collective; sets the default generator. A resumed
+/// run has the losses of an uninterrupted one, to the bit at the same number of ranks. Throws as check_run,
+/// before anything is changed, and what the engine throws; where one rank fails, all do.
+TrainResult train(const Config& config, const Mesh& mesh, const TrainOptions& options = {});
+
+}  // namespace zero

@@ -1,0 +1,89 @@
+#include "train/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/file_io.h"
+#include "train/run_files.h"
+#include "zero/error.h"
+
+namespace zero::training {
+namespace {
+
+using Json =
+    nlohmann::ordered_json;  // keys in the order they are given; dump() writes NaN and infinity as null
+
+int64_t step_of(const std::string& line, const std::string& place) {
+  const Json json = Json::parse(line, nullptr, false);
+  const bool fits = json.is_object() && json.contains("step") && json["step"].is_number_integer();
+  require(fits, ErrorKind::Corrupt, place, "expected a JSON object with a step",
+          "move the file away or repair it");
+  return json["step"].get<int64_t>();
+}
+
+}  // namespace
+
+std::string metrics_line(const StepReport& report) {
+  const Json json = {{"step", report.step},
+                     {"loss", report.loss},
+                     {"lr", report.lr},
+                     {"grad_norm", report.grad_norm},
+                     {"clip_coefficient", report.clip_coefficient},
+                     {"tokens", report.tokens},
+                     {"tokens_per_s", report.tokens_per_s},
+                     {"step_s", report.step_s},
+                     {"waited_s", report.waited_s},
+                     {"resident_bytes", report.resident_bytes},
+                     {"peak_resident_bytes", report.peak_resident_bytes},
+                     {"slab_bytes", report.slab_bytes},
+                     {"peak_slab_bytes", report.peak_slab_bytes},
+                     {"skipped", report.skipped}};
+  return json.dump();
+}
+
+std::string metrics_line(int64_t step, const EvalResult& result) {
+  const Json json = {{"step", step},
+                     {"eval_loss", result.loss},
+                     {"eval_perplexity", result.perplexity},
+                     {"eval_tokens", result.tokens}};
+  return json.dump();
+}
+
+MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) checkpoint::fail_errno(path_, "open");
+}
+
+MetricsFile::~MetricsFile() { ::close(descriptor_); }
+
+void MetricsFile::append(const std::string& line) {
+  const std::string text = line + "\n";
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t wrote = ::write(descriptor_, text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) checkpoint::fail_errno(path_, "write");
+    done += static_cast<size_t>(wrote);
+  }
+}
+
+void cut_metrics(const std::filesystem::path& path, int64_t step) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return;
+  const std::string text = checkpoint::read_text(path, std::numeric_limits<int64_t>::max());
+  std::string kept;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;
+    const std::string line = text.substr(begin, end - begin);
+    if (step_of(line, path.string() + ":" + std::to_string(++number)) <= step) kept += line + "\n";
+    begin = end + 1;
+  }
+  if (kept != text) replace_file(path, kept);
+}
+
+}  // namespace zero::training

@@ -1,0 +1,47 @@
+#include "train/run_files.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "checkpoint/file_io.h"
+#include "zero/error.h"
+
+namespace zero::training {
+
+namespace fs = std::filesystem;
+
+void replace_file(const fs::path& path, std::string_view text) {
+  fs::path temporary = path;
+  temporary += ".tmp-" + std::to_string(::getpid());
+  std::error_code ignored;
+  fs::remove(temporary, ignored);  // of an earlier process with this number
+  try {
+    checkpoint::write_text(temporary, text);
+    if (std::rename(temporary.c_str(), path.c_str()) != 0) checkpoint::fail_errno(path, "replace");
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
+  }
+  checkpoint::sync_directory(path.parent_path());
+}
+
+fs::path set_aside(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return {};
+  for (int number = 1;; ++number) {
+    const std::string stem = path.stem().string() + "-" + std::to_string(number);
+    const fs::path target = path.parent_path() / (stem + path.extension().string());
+    if (fs::exists(fs::symlink_status(target, error))) continue;
+    if (std::rename(path.c_str(), target.c_str()) != 0) checkpoint::fail_errno(path, "rename");
+    return target;
+  }
+}
+
+Config read_config(const fs::path& run) {
+  constexpr int64_t kMostBytes = 16 << 20;
+  const fs::path path = run / kConfigFile;
+  return parse_config(checkpoint::read_text(path, kMostBytes), path.string());
+}
+
+}  // namespace zero::training

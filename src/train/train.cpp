@@ -1,0 +1,302 @@
+#include "zero/train.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <limits>
+#include <memory>
+
+#include "train/agree.h"
+#include "train/batches.h"
+#include "train/checkpoint_metadata.h"
+#include "train/metrics.h"
+#include "train/process_memory.h"
+#include "train/progress.h"
+#include "train/run_directory.h"
+#include "zero/engine.h"
+#include "zero/engine_options.h"
+#include "zero/error.h"
+#include "zero/gpt2.h"
+#include "zero/lazy.h"
+
+namespace zero {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// The texts of a run.
+struct RunData {
+  TokenFile train;
+  std::optional<TokenFile> eval;
+};
+
+RunData open_data(const Config& config) {
+  const training::TokenNeeds needs = training::token_needs_of(config);
+  RunData data{.train = training::open_tokens(config.data.train, config.place("data.train"), needs),
+               .eval = {}};
+  if (!config.data.eval.empty())
+    data.eval = training::open_tokens(config.data.eval, config.place("data.eval"), needs);
+  return data;
+}
+
+RunData open_data_together(const Config& config, const Mesh& mesh) {
+  std::optional<RunData> data;
+  training::together(mesh, "data", [&] { data = open_data(config); });
+  return *data;
+}
+
+Gpt2 lazy_model(const Config& config) {
+  at::manual_seed(static_cast<uint64_t>(config.model.seed));
+  Gpt2 model = lazily([&] { return Gpt2(shape_of(config)); });
+  freeze(*model, config);
+  return model;
+}
+
+// Every rank drops other activations; neighbouring run seeds must not share streams over ranks either.
+uint64_t dropout_seed(int64_t run_seed, int rank) {
+  uint64_t x = static_cast<uint64_t>(run_seed) + 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  // The CPU generator looks at 32 bits: the rank is added there, so that no two ranks meet.
+  return ((x ^ x >> 31) + static_cast<uint64_t>(rank)) & 0xffffffffu;
+}
+
+class Trainer {
+ public:
+  Trainer(const Config& config, const Mesh& mesh, const TrainOptions& options);
+  TrainResult run();
+
+ private:
+  fs::path start();
+  void resume();
+  StepReport step();
+  at::Tensor micro_batch(int64_t micro);
+  void share(const at::Tensor& loss_sum, StepReport& report);
+  void record(const StepReport& report);
+  void evaluate_now();
+  void save(bool evaluation_due);
+  void finish_step();
+  bool every(int64_t interval) const { return interval > 0 && step_ % interval == 0; }
+
+  const Config& config_;
+  const TrainOptions& options_;
+  Mesh mesh_;
+  RunData data_;
+  Sampler sampler_;
+  training::RunPaths paths_;
+  std::unique_ptr<training::RunLock> lock_;         // rank 0
+  std::unique_ptr<training::MetricsFile> metrics_;  // rank 0, where wanted
+  std::unique_ptr<training::Progress> progress_;    // shows something on rank 0
+  fs::path checkpoint_;                             // to begin with; empty: none
+  Gpt2 model_;
+  Engine engine_;
+  int64_t step_ = 0, position_ = 0;
+  bool evaluation_due_ = false;  // of the resumed checkpoint
+  std::string resumed_with_;     // what differs from the resumed run's configuration
+  TrainResult result_;
+};
+
+Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& options)
+    : config_(config),
+      options_(options),
+      mesh_(mesh),
+      data_(open_data_together(config, mesh)),
+      sampler_(training::sampler_of(config, data_.train)),
+      paths_(training::paths_of(config)),
+      checkpoint_(start()),
+      model_(lazy_model(config)),
+      engine_(*model_, optimizer_of(config), engine_options_of(config, mesh.size()), mesh) {
+  at::manual_seed(dropout_seed(config.run.seed, mesh.rank()));
+  result_.loss = std::numeric_limits<double>::quiet_NaN();
+  if (!checkpoint_.empty()) resume();
+  training::together(mesh_, "run directory", [&] {
+    if (mesh_.rank() != 0) return;
+    training::begin_run(config_, checkpoint_, step_, options_);
+    if (!paths_.metrics.empty()) metrics_ = std::make_unique<training::MetricsFile>(paths_.metrics);
+  });
+  result_.first_step = result_.steps = step_;
+  progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
+                                                   config_.run.steps, config_.logging.print_interval_steps);
+  if (!checkpoint_.empty()) progress_->note("going on from " + checkpoint_.string());
+  if (!resumed_with_.empty()) progress_->note("with other settings than before: " + resumed_with_);
+}
+
+// Rank 0 looks, so that all go on from the same checkpoint.
+fs::path Trainer::start() {
+  fs::path checkpoint;
+  training::together(mesh_, "run directory", [&] {
+    if (mesh_.rank() != 0) return;
+    lock_ = std::make_unique<training::RunLock>(paths_.run);
+    checkpoint = training::find_start(config_, options_);
+  });
+  return training::text_of_rank0(mesh_, checkpoint.string(), "resumed checkpoint");
+}
+
+void Trainer::resume() {
+  training::CheckpointMetadata metadata;
+  training::together(mesh_, "resumed checkpoint", [&] {
+    metadata = training::read_metadata(checkpoint_);
+    data_.train.require_vocabulary(metadata.vocabulary);
+  });
+  engine_.load(checkpoint_);
+  step_ = metadata.step;
+  position_ = metadata.position;
+  result_.tokens = metadata.tokens;
+  evaluation_due_ = metadata.evaluation_due;
+  for (const std::string& change : training::differences(metadata.config, config_))
+    resumed_with_ += (resumed_with_.empty() ? "" : "; ") + change;
+}
+
+// One forward and backward; the loss, without its graph.
+at::Tensor Trainer::micro_batch(int64_t micro) {
+  const Group dp = mesh_.group("dp");
+  const auto samples = sampler_.batch(position_, {.rank = dp.rank(),
+                                                  .world = dp.size(),
+                                                  .micro = micro,
+                                                  .micro_batches = config_.gradient_accumulation_steps,
+                                                  .micro_batch_size = config_.train_micro_batch_size});
+  std::vector<int64_t> first_tokens;
+  for (const int64_t sample : samples) first_tokens.push_back(sampler_.first_token(sample));
+  const training::Batch batch =
+      training::read_batch(data_.train, first_tokens, config_.data.sequence_length, mesh_.device());
+  const at::Tensor loss = engine_.forward([&] { return model_->loss(batch.tokens, batch.targets); });
+  engine_.backward(loss);
+  return loss.detach().to(at::kDouble);
+}
+
+// The mean loss over ranks and micro-batches, and what any rank was told to stop by, in one all-reduce.
+void Trainer::share(const at::Tensor& loss_sum, StepReport& report) {
+  const int told = options_.stop_signal ? options_.stop_signal() : 0;
+  const int64_t count = config_.gradient_accumulation_steps * mesh_.size();
+  at::Tensor sums = at::zeros({1}, loss_sum.options());
+  sums[0] = loss_sum;
+  at::Tensor signal = at::zeros({1}, loss_sum.options()).fill_(told);
+  Work loss_work = mesh_.world().all_reduce(sums, Group::Reduce::Sum, "loss");
+  Work signal_work = mesh_.world().all_reduce(signal, Group::Reduce::Max, "stop signal");
+  loss_work.wait();
+  signal_work.wait();
+  report.loss = sums.item<double>() / static_cast<double>(count);
+  result_.signal = static_cast<int>(signal.item<double>());
+}
+
+StepReport Trainer::step() {
+  const auto begin = Clock::now();
+  const double waited = engine_.stats().waited_s;
+  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(mesh_.device()));
+  for (int64_t micro = 0; micro < config_.gradient_accumulation_steps; ++micro)
+    loss_sum += micro_batch(micro);
+  const StepResult stepped = engine_.step();
+  StepReport report;
+  share(loss_sum, report);
+
+  const int64_t tokens = config_.train_batch_size * config_.data.sequence_length;
+  position_ += config_.train_batch_size;
+  result_.tokens += tokens;
+  const training::ProcessMemory memory = training::process_memory();
+  const EngineStats stats = engine_.stats();
+  report.step = ++step_;
+  report.lr = stepped.lr;
+  report.grad_norm = stepped.clip.norm_before;
+  report.clip_coefficient = stepped.clip.coefficient;
+  report.tokens = result_.tokens;
+  report.step_s = seconds_since(begin);
+  report.tokens_per_s = static_cast<double>(tokens) / std::max(report.step_s, 1e-9);
+  report.waited_s = stats.waited_s - waited;
+  report.resident_bytes = memory.resident_bytes;
+  report.peak_resident_bytes = memory.peak_resident_bytes;
+  report.slab_bytes = stats.resident_bytes;
+  report.peak_slab_bytes = stats.peak_resident_bytes;
+  report.skipped = stepped.skipped;
+  return report;
+}
+
+void Trainer::record(const StepReport& report) {
+  result_.steps = report.step;
+  result_.loss = report.loss;
+  if (metrics_) metrics_->append(training::metrics_line(report));
+  progress_->step(report);
+  if (options_.on_step) options_.on_step(report);
+}
+
+void Trainer::evaluate_now() {
+  model_->eval();
+  const auto loss = [&](const at::Tensor& tokens, const at::Tensor& targets) {
+    return engine_.forward([&] { return model_->loss(tokens, targets); });
+  };
+  const EvalResult found = evaluate(loss, *data_.eval,
+                                    {.sequence_length = config_.data.sequence_length,
+                                     .batch_size = config_.train_micro_batch_size,
+                                     .batches = config_.run.eval_batches},
+                                    mesh_);
+  model_->train();
+  result_.evaluation = found;
+  if (metrics_) metrics_->append(training::metrics_line(step_, found));
+  progress_->note("step " + std::to_string(step_) + "  evaluation loss " + std::to_string(found.loss) +
+                  "  perplexity " + std::to_string(found.perplexity));
+}
+
+void Trainer::save(bool evaluation_due) {
+  const training::CheckpointMetadata metadata{.step = step_,
+                                              .position = position_,
+                                              .tokens = result_.tokens,
+                                              .evaluation_due = evaluation_due,
+                                              .vocabulary = data_.train.vocabulary(),
+                                              .config = config_};
+  const auto most = static_cast<int64_t>(std::numeric_limits<int>::max());
+  const int keep_last = static_cast<int>(std::min(config_.checkpoint.keep_last, most));
+  result_.checkpoint = engine_.save(paths_.checkpoints, training::to_text(metadata), keep_last);
+  progress_->note("saved " + result_.checkpoint.string());
+}
+
+// What is due after a step. Told to stop, it saves first and leaves the evaluation to the resumed run.
+void Trainer::finish_step() {
+  const bool last = step_ == config_.run.steps, stop = result_.signal != 0;
+  const bool evaluates = data_.eval && (last || every(config_.run.eval_interval_steps));
+  if (evaluates && !stop) evaluate_now();
+  const CheckpointConfig& c = config_.checkpoint;
+  const bool wanted = c.interval_steps > 0 || c.save_at_end;
+  if (every(c.interval_steps) || (last && c.save_at_end) || (stop && wanted)) save(evaluates && stop);
+}
+
+TrainResult Trainer::run() {
+  model_->train();
+  if (evaluation_due_ && data_.eval) evaluate_now();
+  while (step_ < config_.run.steps && result_.signal == 0) {
+    record(step());
+    finish_step();
+  }
+  return result_;
+}
+
+}  // namespace
+
+void check_run(const Config& config, int ranks, const TrainOptions& options) {
+  trained_names_of(config);
+  optimizer_of(config);
+  engine_options_of(config, ranks);
+  const RunData data = open_data(config);
+  const fs::path checkpoint = training::find_start(config, options);
+  if (!checkpoint.empty()) data.train.require_vocabulary(training::read_metadata(checkpoint).vocabulary);
+}
+
+TrainResult train(const Config& config, const Mesh& mesh, const TrainOptions& options) {
+  try {
+    training::require_same(mesh, to_json(config), "configuration");
+    training::together(mesh, "configuration", [&] { trained_names_of(config); });
+    return Trainer(config, mesh, options).run();
+  } catch (const std::exception& error) {
+    mesh.report_failure(error.what());
+    throw;
+  }
+}
+
+}  // namespace zero

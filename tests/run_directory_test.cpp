@@ -1,0 +1,205 @@
+// Run directories: never mixed, nothing lost; and what is checked before a run.
+#include "train/run_directory.h"
+
+#include <gtest/gtest.h>
+
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "support/small_run.h"
+#include "train/agree.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/run_files.h"
+#include "zero/checkpoint.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::collect_ranks;
+using testing::course_of;
+using testing::run_ranks;
+using testing::SmallRun;
+using testing::text_of;
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void train_on(int ranks, const Config& config, const TrainOptions& options = {}) {
+  run_ranks(ranks, [&](const Mesh& mesh) { train(config, mesh, options); });
+}
+
+class RunDirectory : public ::testing::Test {
+ protected:
+  const SmallRun small;
+  const fs::path run = small.path() / "run";
+};
+
+TEST_F(RunDirectory, HoldsTheEffectiveConfiguration) {
+  const Config config = small.config(2);
+  train_on(2, config);
+  EXPECT_EQ(training::read_config(run), config);
+  EXPECT_EQ(names_in(run),
+            (std::vector<std::string>{".lock", "checkpoints", "config.json", "metrics.jsonl"}));
+}
+
+TEST_F(RunDirectory, RefusesToMixRuns) {
+  train_on(2, small.config(2, {"run.steps=2"}));
+  const auto before = course_of(run);
+  EXPECT_ERROR(check_run(small.config(2, {"run.steps=2"}), 2), Config, "it holds a run already");
+  EXPECT_ERROR(check_run(small.config(2, {"model.width=32", "data.shuffle=false"}), 2), Config,
+               "another configuration: model.width 16, now 32; data.shuffle true, now false");
+  EXPECT_ERROR(check_run(small.config(2), 2, {.resume = "auto", .overwrite = true}), Config, "--overwrite");
+  const auto results = collect_ranks(2, [&](const Mesh& mesh) { train(small.config(2), mesh); });
+  for (const auto& result : results)
+    EXPECT_NE(result.error.find("it holds a run already"), std::string::npos) << result.error;
+  EXPECT_EQ(course_of(run), before);
+}
+
+TEST_F(RunDirectory, OverwriteKeepsWhatWasThere) {
+  train_on(2, small.config(2, {"run.steps=2"}));
+  const auto before = course_of(run);
+  const std::string config = text_of(run / "config.json");
+  train_on(2, small.config(2, {"run.steps=3", "model.width=32"}), {.overwrite = true});
+  EXPECT_EQ(course_of(run).size(), 4);
+  EXPECT_EQ(text_of(run / "config-1.json"), config);
+  EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000003"});
+  EXPECT_EQ(names_in(run / "checkpoints-1"), std::vector<std::string>{"step-00000002"});
+  fs::rename(run / "metrics-1.jsonl", run / "metrics.jsonl");
+  EXPECT_EQ(course_of(run), before);
+}
+
+TEST_F(RunDirectory, ResumeRefusesAnotherModel) {
+  train_on(2, small.config(2, {"run.steps=2"}));
+  EXPECT_ERROR(check_run(small.config(2, {"model.heads=4"}), 2, {.resume = "auto"}), Config,
+               "step-00000002: it is of another model: model.heads 2, now 4");
+  EXPECT_ERROR(check_run(small.config(2), 2, {.resume = "nowhere"}), Config,
+               "nowhere: there is no such checkpoint");
+  EXPECT_ERROR(check_run(small.config(2), 2, {.resume = run.string()}), Config, "it is not a checkpoint");
+  // Dropout is no part of what the tensors mean.
+  check_run(small.config(2, {"model.dropout=0.2", "run.steps=9"}), 2, {.resume = "auto"});
+}
+
+TEST_F(RunDirectory, ResumeAutoStartsWhereThereIsNothing) {
+  train_on(2, small.config(2, {"run.steps=2"}), {.resume = "auto"});
+  EXPECT_EQ(course_of(run).size(), 3);
+}
+
+TEST_F(RunDirectory, GoingBackKeepsTheOtherFuture) {
+  const std::vector<std::string> overrides = {"checkpoint.interval_steps=2", "checkpoint.keep_last=0"};
+  train_on(2, small.config(2, overrides));
+  const auto course = course_of(run);
+  train_on(2, small.config(2, overrides), {.resume = (run / "checkpoints" / "step-00000002").string()});
+  EXPECT_EQ(course_of(run), course);
+  EXPECT_EQ(names_in(run / "checkpoints"),
+            (std::vector<std::string>{"step-00000002", "step-00000004", "step-00000004-1", "step-00000006",
+                                      "step-00000006-1"}));
+}
+
+TEST_F(RunDirectory, AnotherRunsCheckpointStartsANewRun) {
+  train_on(2, small.config(2, {"run.steps=2"}));
+  const std::string checkpoint = (run / "checkpoints" / "step-00000002").string();
+  train_on(2, small.config(2, {"run.steps=3"}, "other"), {.resume = checkpoint});
+  EXPECT_EQ(course_of(small.path() / "other").size(), 2);  // step 3 and an evaluation
+  EXPECT_ERROR(check_run(small.config(2, {}, "other"), 2, {.resume = checkpoint}), Config,
+               "is of another one");
+}
+
+TEST_F(RunDirectory, OneProcessAtATime) {
+  const training::RunLock lock(run);
+  EXPECT_ERROR(training::RunLock{run}, Config, "another process is training in it");
+}
+
+TEST_F(RunDirectory, ThatCannotBeMadeIsNamed) {
+  std::ofstream(small.path() / "file") << "x";
+  EXPECT_ERROR(check_run(small.config(2, {}, "file"), 2), Config, "file: it is not a directory");
+  EXPECT_ERROR(training::RunLock{small.path() / "file" / "run"}, Io, "file/run");
+}
+
+TEST_F(RunDirectory, TextsAreCheckedFirst) {
+  EXPECT_ERROR(check_run(small.config(2, {"data.train="}), 2), Config, "expected a token file, got none");
+  EXPECT_ERROR(check_run(small.config(2, {"data.train=missing.tokens"}), 2), Io, "missing.tokens");
+  EXPECT_ERROR(check_run(small.config(2, {"model.vocab_size=63"}), 2), Config,
+               "train.tokens: its vocabulary has 64 tokens, the model only 63");
+  testing::write_tokens(small.path() / "short.tokens", 8);
+  const std::string name = (small.path() / "short.tokens").string();
+  EXPECT_ERROR(check_run(small.config(2, {"data.eval=" + name}), 2), Config,
+               "short.tokens: it holds 8 tokens, and one sample needs 9");
+  fs::resize_file(small.path() / "eval.tokens", 100);
+  EXPECT_ERROR(check_run(small.config(2), 2), Corrupt, "eval.tokens");
+  EXPECT_ERROR(check_run(small.config(2, {"data.tokenizer=missing"}), 2), Io, "missing");
+  EXPECT_FALSE(fs::exists(run));
+}
+
+TEST_F(RunDirectory, AnotherVocabularyIsRefusedOnResume) {
+  train_on(2, small.config(2, {"run.steps=2"}));
+  testing::write_tokens(small.path() / "train.tokens", 900, {.size = 64, .fingerprint = 99});
+  EXPECT_ERROR(check_run(small.config(2), 2, {.resume = "auto"}), Config, "train.tokens");
+}
+
+TEST(Metrics, CutLeavesNoLaterLine) {
+  const testing::TemporaryDirectory directory;
+  const fs::path path = directory.path() / "metrics.jsonl";
+  const auto write = [&](const std::string& text) { std::ofstream(path) << text; };
+  training::cut_metrics(path, 3);  // nothing there: nothing to do
+  EXPECT_FALSE(fs::exists(path));
+  write("{\"step\": 1}\n{\"step\": 2}\n{\"step\": 2, \"eval_loss\": 1}\n{\"step\": 3}\n{\"st");
+  training::cut_metrics(path, 2);
+  EXPECT_EQ(text_of(path), "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 2, \"eval_loss\": 1}\n");
+  write("{\"step\": 1}\nnonsense\n");
+  EXPECT_ERROR(training::cut_metrics(path, 2), Corrupt, "metrics.jsonl:2");
+  EXPECT_EQ(text_of(path), "{\"step\": 1}\nnonsense\n");
+}
+
+TEST(Metrics, NumbersThatJsonDoesNotHaveAreNull) {
+  StepReport report;
+  report.loss = std::numeric_limits<double>::quiet_NaN();
+  report.grad_norm = std::numeric_limits<double>::infinity();
+  const auto json = nlohmann::json::parse(training::metrics_line(report));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["grad_norm"].is_null());
+  EXPECT_EQ(json["clip_coefficient"], 1.0);
+}
+
+TEST(SetAside, NeverTakesANameThatIsTaken) {
+  const testing::TemporaryDirectory directory;
+  for (const char* name : {"a.json", "a-1.json", "a-2.json"}) std::ofstream(directory.path() / name) << name;
+  EXPECT_EQ(training::set_aside(directory.path() / "a.json"), directory.path() / "a-3.json");
+  EXPECT_EQ(text_of(directory.path() / "a-3.json"), "a.json");
+  EXPECT_EQ(text_of(directory.path() / "a-1.json"), "a-1.json");
+  EXPECT_EQ(training::set_aside(directory.path() / "a.json"), fs::path());
+}
+
+TEST(Progress, Texts) {
+  EXPECT_EQ(training::bytes_text(512), "512 B");
+  EXPECT_EQ(training::bytes_text(1536), "1.5 KiB");
+  EXPECT_EQ(training::bytes_text(int64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(training::duration_text(12.4), "12s");
+  EXPECT_EQ(training::duration_text(185), "3m05s");
+  EXPECT_EQ(training::duration_text(3720), "1h02m");
+  EXPECT_EQ(training::duration_text(std::numeric_limits<double>::quiet_NaN()), "?");
+  EXPECT_EQ(training::count_text(950), "950");
+  EXPECT_EQ(training::count_text(12345), "12.3k");
+}
+
+TEST(Agree, OneRanksErrorIsEverybodys) {
+  const auto results = collect_ranks(3, [](const Mesh& mesh) {
+    EXPECT_EQ(training::text_of_rank0(mesh, mesh.rank() == 0 ? "hello" : "", "text"), "hello");
+    EXPECT_EQ(training::text_of_rank0(mesh, "", "text"), "");
+    training::together(mesh, "nothing", [] {});
+    training::together(mesh, "something", [&] {
+      if (mesh.rank() == 1) fail(ErrorKind::Io, "disk", "is full");
+    });
+  });
+  EXPECT_EQ(results[1].error, "I/O error: disk: is full");
+  for (const int rank : {0, 2}) EXPECT_EQ(results[rank].error, "I/O error: rank 1: disk: is full");
+  for (const auto& result : results) EXPECT_TRUE(result.failures.empty());
+}
+
+}  // namespace
+}  // namespace zero

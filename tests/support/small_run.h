@@ -1,0 +1,102 @@
+#pragma once
+// A run of a tiny GPT-2 on made-up tokens, in a directory of its own.
+
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "support/temporary_directory.h"
+#include "zero/config.h"
+#include "zero/token_file.h"
+#include "zero/train.h"
+
+namespace zero::testing {
+
+inline const Vocabulary kRunVocabulary{.size = 64, .fingerprint = 0x1234};
+
+/// `count` ids that a model can learn something of: mostly the last id plus 3, now and then another.
+inline void write_tokens(const std::filesystem::path& path, int64_t count,
+                         const Vocabulary& vocabulary = kRunVocabulary) {
+  TokenFileWriter writer(path, vocabulary);
+  uint64_t state = 7;
+  int32_t id = 0;
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    id = static_cast<int32_t>((state >> 33) % 5 == 0 ? (state >> 40) % 60 : (id + 3) % 60);
+    ids.push_back(id);
+  }
+  writer.append(ids);
+  writer.publish();
+}
+
+class SmallRun {
+ public:
+  SmallRun() {
+    write_tokens(path() / "train.tokens", 900);
+    write_tokens(path() / "eval.tokens", 8 * 17 + 5);  // 17 samples
+  }
+
+  const std::filesystem::path& path() const { return directory_.path(); }
+
+  /// Overrides as for --set; `name`: the run's directory.
+  Config config(int ranks, std::vector<std::string> overrides = {}, const std::string& name = "run") const {
+    const nlohmann::json json = {
+        {"train_batch_size", 12},
+        {"zero_optimization", {{"stage", 3}}},
+        {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.01}}}}},
+        {"scheduler", {{"type", "Cosine"}, {"params", {{"warmup_steps", 2}, {"total_steps", 20}}}}},
+        {"model",
+         {{"vocab_size", 64},
+          {"context_length", 8},
+          {"layers", 2},
+          {"width", 16},
+          {"heads", 2},
+          {"dropout", 0.1}}},
+        {"data", {{"train", path() / "train.tokens"}, {"eval", path() / "eval.tokens"}}},
+        {"parallel", {{"timeout_s", 30}}},
+        {"run", {{"directory", path() / name}, {"steps", 6}, {"seed", 3}, {"eval_batches", 4}}}};
+    return resolve(parse_config(json.dump(), "small", overrides), ranks);
+  }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+inline std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// The lines of a run's metrics file.
+inline std::vector<nlohmann::json> metrics_of(const std::filesystem::path& run) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream in(run / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+/// What does not depend on the clock or the machine, line by line.
+inline std::vector<std::string> course_of(const std::filesystem::path& run) {
+  std::vector<std::string> course;
+  for (nlohmann::json line : metrics_of(run)) {
+    for (const char* key : {"tokens_per_s", "step_s", "waited_s", "resident_bytes", "peak_resident_bytes",
+                            "slab_bytes", "peak_slab_bytes"})
+      line.erase(key);
+    course.push_back(line.dump());
+  }
+  return course;
+}
+
+inline std::vector<double> losses_of(const std::filesystem::path& run) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : metrics_of(run))
+    if (line.contains("loss")) losses.push_back(line["loss"].get<double>());
+  return losses;
+}
+
+}  // namespace zero::testing
