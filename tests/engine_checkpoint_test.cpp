@@ -1,4 +1,5 @@
-// Saving and resuming: the same bits on the same ranks, the same values on others, and nothing lost when it fails.
+// Saving and resuming: the same bits on the same ranks, the same values on others, and nothing lost when it
+// fails.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -36,7 +37,9 @@ struct Net : torch::nn::Module {
 
 class Folder {
  public:
-  Folder() : path_(fs::temp_directory_path() / ("zero-engine-" + std::to_string(::getpid()))) { fs::create_directories(path_); }
+  Folder() : path_(fs::temp_directory_path() / ("zero-engine-" + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
   ~Folder() { fs::remove_all(path_); }
   const fs::path& path() const { return path_; }
 
@@ -57,7 +60,8 @@ std::vector<double> train(zero::Engine& engine, Net& model, const zero::Mesh& me
 }
 
 zero::EngineOptions options_for(int stage) {
-  zero::EngineOptions options{.stage = stage, .dtype = stage == 2 ? std::optional(torch::kBFloat16) : std::nullopt};
+  zero::EngineOptions options{.stage = stage,
+                              .dtype = stage == 2 ? std::optional(torch::kBFloat16) : std::nullopt};
   options.group_numel = 50;
   return options;
 }
@@ -94,8 +98,10 @@ TEST(EngineCheckpoint, OptimizerMomentsAndStepCountsComeBack) {
   const std::vector<std::pair<std::string, zero::OptimizerSpec>> specs{
       {"sgd", zero::SGD{.lr = 1e-2, .momentum = 0.9}},
       {"lion", zero::Lion{}},
-      {"torch", zero::TorchOptimizer{[](std::vector<torch::optim::OptimizerParamGroup> groups) -> std::unique_ptr<torch::optim::Optimizer> {
-         return std::make_unique<torch::optim::RMSprop>(std::move(groups), torch::optim::RMSpropOptions(1e-3));
+      {"torch", zero::TorchOptimizer{[](std::vector<torch::optim::OptimizerParamGroup> groups)
+                                         -> std::unique_ptr<torch::optim::Optimizer> {
+         return std::make_unique<torch::optim::RMSprop>(std::move(groups),
+                                                        torch::optim::RMSpropOptions(1e-3));
        }}}};
   for (const auto& [name, spec] : specs) {
     const fs::path directory = folder.path() / name;
@@ -144,7 +150,8 @@ TEST(EngineCheckpoint, LoadsOnOtherWorldsAndStages) {
         }
         Tensor moments;
         torch::load(moments, (folder.path() / "moments.pt").string());
-        EXPECT_TRUE(torch::equal(engine.full_optimizer_state("net.layers.0.up.weight", "exp_avg_sq"), moments));
+        EXPECT_TRUE(
+            torch::equal(engine.full_optimizer_state("net.layers.0.up.weight", "exp_avg_sq"), moments));
         train(engine, *model, mesh, 2, 3);
       }
     });

@@ -1,4 +1,5 @@
-// Modules that are not a plain chain, and what the engine refuses. Each case trains under the engine and in one process alike.
+// Modules that are not a plain chain, and what the engine refuses. Each case trains under the engine and in
+// one process alike.
 #include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -26,17 +27,21 @@ std::string error_of(F&& fn) {
   return "no error";
 }
 
-// Trains `make()`'s module four steps with loss(module, step, part, parts) on every stage, and compares its parameters with one
-// process that sees all parts. Adam with no decay: a parameter without gradient must not move.
+// Trains `make()`'s module four steps with loss(module, step, part, parts) on every stage, and compares its
+// parameters with one process that sees all parts. Adam with no decay: a parameter without gradient must not
+// move.
 template <class Module>
 void expect_trains_alike(int ranks, const std::function<Module()>& make,
-                         const std::function<Tensor(Module&, int step, int part, int parts)>& loss) {
+                         const std::function<Tensor(Module&, int step, int part, int parts)>& loss,
+                         int last_stage = 3) {
   run_ranks(ranks, [=](const zero::Mesh& mesh) {
     torch::manual_seed(3);
     Module plain = make();
     std::vector<Tensor> trained;
     for (auto& p : plain->parameters())
-      if (p.requires_grad()) trained.push_back(p);
+      if (p.requires_grad() &&
+          std::none_of(trained.begin(), trained.end(), [&](const Tensor& t) { return t.is_same(p); }))
+        trained.push_back(p);
     torch::optim::Adam optimizer(trained, torch::optim::AdamOptions(1e-2));
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
@@ -46,7 +51,7 @@ void expect_trains_alike(int ranks, const std::function<Module()>& make,
       }
       optimizer.step();
     }
-    for (int stage = 0; stage <= 3; ++stage) {
+    for (int stage = 0; stage <= last_stage; ++stage) {
       for (int64_t budget : {int64_t{0}, int64_t{-1}}) {
         if (stage < 3 && budget == 0) continue;
         torch::manual_seed(3);
@@ -61,7 +66,8 @@ void expect_trains_alike(int ranks, const std::function<Module()>& make,
           engine.step();
         }
         for (const auto& item : plain->named_parameters())
-          EXPECT_TRUE(torch::allclose(engine.full_parameter(item.key()), item.value().detach().to(torch::kFloat), 1e-4, 1e-6))
+          EXPECT_TRUE(torch::allclose(engine.full_parameter(item.key()),
+                                      item.value().detach().to(torch::kFloat), 1e-4, 1e-6))
               << item.key() << ", stage " << stage << ", budget " << budget;
       }
     }
@@ -82,28 +88,55 @@ TEST(Modules, ParametersWithoutGradientInAStep) {
       sometimes = register_module("sometimes", nn::Linear(5, 5));
     }
   };
-  expect_trains_alike<std::shared_ptr<Net>>(2, [] { return std::make_shared<Net>(); }, [](auto& net, int step, int part, int) {
-    Tensor x = net->a(input(step, part, {3, 5}));
-    if (step % 2 == 1) x = net->sometimes(x);  // moments must rest in the other steps
-    return x.square().mean();
-  });
+  expect_trains_alike<std::shared_ptr<Net>>(
+      2, [] { return std::make_shared<Net>(); },
+      [](auto& net, int step, int part, int) {
+        Tensor x = net->a(input(step, part, {3, 5}));
+        if (step % 2 == 1) x = net->sometimes(x);  // moments must rest in the other steps
+        return x.square().mean();
+      });
+}
+
+struct ListNet : nn::Module {
+  nn::ModuleList list{nullptr};
+  ListNet() {
+    list = register_module("list", nn::ModuleList());
+    for (int i = 0; i < 3; ++i) list->push_back(nn::Linear(5, 5));
+  }
+  Tensor layer(size_t i, const Tensor& x) { return list[i]->as<nn::Linear>()->forward(x); }
+};
+
+// Only rank 0 has a gradient for the middle unit, so only its backward reads that unit.
+Tensor one_sided_loss(std::shared_ptr<ListNet>& net, int step, int part, int) {
+  Tensor x = net->layer(0, input(step, part, {3, 5}));
+  Tensor y = net->layer(1, x);
+  return net->layer(2, x + (part == 0 ? y : y.detach())).square().mean();
 }
 
 TEST(Modules, GradientOnOneRankOnly) {
-  struct Net : nn::Module {
-    nn::ModuleList list{nullptr};
-    Net() {
-      list = register_module("list", nn::ModuleList());
-      for (int i = 0; i < 3; ++i) list->push_back(nn::Linear(5, 5));
-    }
-  };
-  // Ranks read all units, but only one of them has a gradient for the middle one: the collectives must still match.
-  expect_trains_alike<std::shared_ptr<Net>>(2, [] { return std::make_shared<Net>(); }, [](auto& net, int step, int part, int) {
-    Tensor x = net->list[0]->template as<nn::Linear>()->forward(input(step, part, {3, 5}));
-    Tensor y = net->list[1]->template as<nn::Linear>()->forward(x);
-    x = x + (part == 0 ? y : y.detach());
-    return net->list[2]->template as<nn::Linear>()->forward(x).square().mean();
-  });
+  expect_trains_alike<std::shared_ptr<ListNet>>(
+      2, [] { return std::make_shared<ListNet>(); }, one_sided_loss, /*last_stage=*/2);
+}
+
+TEST(Modules, RanksThatNeedDifferentUnitsAreNamed) {
+  RankOptions options;
+  options.mesh.timeout = std::chrono::seconds(3);
+  const auto results = collect_ranks(
+      2,
+      [](const zero::Mesh& mesh) {
+        auto net = std::make_shared<ListNet>();
+        zero::EngineOptions sharded{.stage = 3};
+        sharded.budget_bytes = 0;
+        zero::Engine engine(*net, zero::Adam{}, sharded, mesh);
+        engine.backward(engine.forward([&] { return one_sided_loss(net, 0, mesh.rank(), 2); }));
+        engine.step();
+      },
+      options);
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit, 1);
+    EXPECT_NE(result.error.find("list.1"), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("different things"), std::string::npos) << result.error;
+  }
 }
 
 struct TiedNet : nn::Module {
@@ -120,33 +153,39 @@ struct TiedNet : nn::Module {
 };
 
 TEST(Modules, FrozenTiedSharedTwiceAndZeroSized) {
-  expect_trains_alike<std::shared_ptr<TiedNet>>(3, [] { return std::make_shared<TiedNet>(); }, [](auto& net, int step, int part, int) {
-    Tensor x = input(step, part, {4, 6});
-    x = torch::relu(net->first(x));
-    x = net->frozen(x);
-    x = torch::relu(net->first(x));  // the same unit twice in a step
-    x = torch::matmul(x, net->head) * net->scale;
-    return x.square().mean() + net->nothing.sum();
-  });
+  expect_trains_alike<std::shared_ptr<TiedNet>>(
+      3, [] { return std::make_shared<TiedNet>(); },
+      [](auto& net, int step, int part, int) {
+        Tensor x = input(step, part, {4, 6});
+        x = torch::relu(net->first(x));
+        x = net->frozen(x);
+        x = torch::relu(net->first(x));  // the same unit twice in a step
+        x = torch::matmul(x, net->head) * net->scale;
+        return x.square().mean() + net->nothing.sum();
+      });
 }
 
 TEST(Modules, SeveralForwardsBeforeOneBackward) {
-  expect_trains_alike<SmallNet>(2, [] { return SmallNet(13, 6, 3); }, [](auto& net, int step, int part, int) {
-    Batch one = batch_of(step, 4, 13), two = batch_of(step + 50, 4, 13);
-    Tensor a = net->loss(one.tokens.narrow(0, part, 1), one.targets.narrow(0, part, 1));
-    Tensor b = net->loss(two.tokens.narrow(0, part, 1), two.targets.narrow(0, part, 1));
-    return a + b;
-  });
+  expect_trains_alike<SmallNet>(
+      2, [] { return SmallNet(13, 6, 3); },
+      [](auto& net, int step, int part, int) {
+        Batch one = batch_of(step, 4, 13), two = batch_of(step + 50, 4, 13);
+        Tensor a = net->loss(one.tokens.narrow(0, part, 1), one.targets.narrow(0, part, 1));
+        Tensor b = net->loss(two.tokens.narrow(0, part, 1), two.targets.narrow(0, part, 1));
+        return a + b;
+      });
 }
 
 TEST(Modules, SubmodulesUsedConditionallyInAnotherOrder) {
-  expect_trains_alike<SmallNet>(2, [] { return SmallNet(13, 6, 4); }, [](auto& net, int step, int part, int) {
-    Batch batch = batch_of(step, 2, 13).rows(part, 1);
-    Tensor x = net->embedding(batch.tokens);
-    std::vector<int> order = step % 2 == 0 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{3, 1, 1, 0};
-    for (int i : order) x = net->layers[static_cast<size_t>(i)]->template as<BlockImpl>()->forward(x);
-    return torch::nn::functional::linear(net->norm(x), net->embedding->weight).square().mean();
-  });
+  expect_trains_alike<SmallNet>(
+      2, [] { return SmallNet(13, 6, 4); },
+      [](auto& net, int step, int part, int) {
+        Batch batch = batch_of(step, 2, 13).rows(part, 1);
+        Tensor x = net->embedding(batch.tokens);
+        std::vector<int> order = step % 2 == 0 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{3, 1, 1, 0};
+        for (int i : order) x = net->layers[static_cast<size_t>(i)]->template as<BlockImpl>()->forward(x);
+        return torch::nn::functional::linear(net->norm(x), net->embedding->weight).square().mean();
+      });
 }
 
 struct MixedNet : nn::Module {
@@ -184,13 +223,17 @@ TEST(Modules, TorchScriptModulesFromAFile) {
   run_ranks(2, [](const zero::Mesh& mesh) {
     torch::jit::Module block("block");
     torch::manual_seed(1);
-    block.register_parameter("w", torch::randn({6, 6}), false);
-    block.register_parameter("b", torch::randn({6}), false);
-    block.define("def forward(self, x):\n  return torch.relu(torch.matmul(x, self.w) + self.b) * 2 + torch.sigmoid(x)\n");
+    block.register_parameter("w", torch::randn({6, 6}).set_requires_grad(true), false);
+    block.register_parameter("b", torch::randn({6}).set_requires_grad(true), false);
+    block.define(
+        "def forward(self, x):\n  return torch.relu(torch.matmul(x, self.w) + self.b) * 2 + "
+        "torch.sigmoid(x)\n");
     torch::jit::Module module("m");
     module.register_module("block", block);
-    module.register_parameter("out", torch::randn({6, 2}), false);
-    module.define("def forward(self, x):\n  for i in range(2):\n    x = self.block(x)\n  return torch.matmul(x, self.out)\n");
+    module.register_parameter("out", torch::randn({6, 2}).set_requires_grad(true), false);
+    module.define(
+        "def forward(self, x):\n  for i in range(2):\n    x = self.block.forward(x)\n  return "
+        "torch.matmul(x, self.out)\n");
     std::stringstream file;
     module.save(file);
 
@@ -205,7 +248,8 @@ TEST(Modules, TorchScriptModulesFromAFile) {
         torch::optim::Adam optimizer(parameters, torch::optim::AdamOptions(1e-2));
         for (int step = 0; step < 4; ++step) {  // enough for the profiling executor to optimise
           optimizer.zero_grad();
-          for (int part = 0; part < 2; ++part) (loaded.forward({input(step, part, {3, 6})}).toTensor().square().mean() / 2).backward();
+          for (int part = 0; part < 2; ++part)
+            (loaded.forward({input(step, part, {3, 6})}).toTensor().square().mean() / 2).backward();
           optimizer.step();
         }
         for (const auto& p : loaded.named_parameters()) result.push_back(p.value.detach());
@@ -216,7 +260,9 @@ TEST(Modules, TorchScriptModulesFromAFile) {
       options.group_numel = 20;
       zero::Engine engine(loaded, zero::Adam{.lr = 1e-2}, options, mesh);
       for (int step = 0; step < 4; ++step) {
-        Tensor l = engine.forward([&] { return loaded.forward({input(step, mesh.rank(), {3, 6})}).toTensor().square().mean(); });
+        Tensor l = engine.forward([&] {
+          return loaded.forward({input(step, mesh.rank(), {3, 6})}).toTensor().square().mean();
+        });
         engine.backward(l);
         engine.step();
       }
@@ -227,7 +273,8 @@ TEST(Modules, TorchScriptModulesFromAFile) {
     for (int stage : {0, 2, 3}) {
       const auto got = run(true, stage);
       ASSERT_EQ(got.size(), expected.size());
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::allclose(got[i], expected[i], 1e-4, 1e-6)) << stage << " " << i;
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(torch::allclose(got[i], expected[i], 1e-4, 1e-6)) << stage << " " << i;
     }
   });
 }
@@ -312,7 +359,9 @@ TEST(GatherScope, ReadsAndModifies) {
         zero::GatherScope scope(engine, names, zero::Access::Modify);
         torch::NoGradGuard no_grad;
         model->layers[1]->as<BlockImpl>()->up->weight.fill_(0.5);
-        if (stage == 3) EXPECT_NE(error_of([&] { (void)model->embedding->weight.sum(); }), "no error");
+        if (stage == 3) {
+          EXPECT_NE(error_of([&] { (void)model->embedding->weight.sum(); }), "no error");
+        }
       }
       EXPECT_TRUE(torch::equal(engine.full_parameter("layers.1.up.weight"), torch::full({30, 10}, 0.5)));
       {
@@ -348,17 +397,22 @@ TEST(GatherScope, GenerationGathersOnce) {
 TEST(Engine, MisuseIsAClearError) {
   run_ranks(1, [](const zero::Mesh& mesh) {
     SmallNet model;
-    EXPECT_NE(error_of([&] { zero::Engine(*model, zero::AdamW{}, {.stage = 7}, mesh); }).find("7"), std::string::npos);
-    EXPECT_NE(error_of([&] { zero::Engine(*model, zero::AdamW{.lr = -1}, {}, mesh); }).find("lr"), std::string::npos);
+    EXPECT_NE(error_of([&] { zero::Engine(*model, zero::AdamW{}, {.stage = 7}, mesh); }).find("7"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] { zero::Engine(*model, zero::AdamW{.lr = -1}, {}, mesh); }).find("lr"),
+              std::string::npos);
     zero::EngineOptions groups;
     groups.groups = {{.pattern = "no.such.*"}};
-    EXPECT_NE(error_of([&] { zero::Engine(*model, zero::AdamW{}, groups, mesh); }).find("no.such"), std::string::npos);
+    EXPECT_NE(error_of([&] { zero::Engine(*model, zero::AdamW{}, groups, mesh); }).find("no.such"),
+              std::string::npos);
     nn::Linear doubles(3, 3);
     doubles->to(torch::kDouble);
-    EXPECT_NE(error_of([&] { zero::Engine(*doubles, zero::AdamW{}, {}, mesh); }).find("fp64"), std::string::npos);
+    EXPECT_NE(error_of([&] { zero::Engine(*doubles, zero::AdamW{}, {}, mesh); }).find("fp64"),
+              std::string::npos);
     zero::Engine engine(*model, zero::AdamW{}, {}, mesh);
     EXPECT_NE(error_of([&] { engine.backward(torch::ones({})); }).find("NoGradGuard"), std::string::npos);
-    EXPECT_NE(error_of([&] { engine.full_parameter("embeding.weight"); }).find("embedding.weight"), std::string::npos);
+    EXPECT_NE(error_of([&] { engine.full_parameter("embeding.weight"); }).find("embedding.weight"),
+              std::string::npos);
     EXPECT_FALSE(engine.step().stepped);
   });
 }
@@ -369,7 +423,8 @@ TEST(Engine, NonFiniteGradientsSkipTheStep) {
     zero::Engine engine(*model, zero::AdamW{}, {.stage = 2}, mesh);
     const Tensor before = engine.full_parameter("norm.weight");
     Batch batch = batch_of(0, 2);
-    Tensor l = engine.forward([&] { return model->loss(batch.tokens, batch.targets) * (mesh.rank() == 1 ? INFINITY : 1.0); });
+    Tensor l = engine.forward(
+        [&] { return model->loss(batch.tokens, batch.targets) * (mesh.rank() == 1 ? INFINITY : 1.0); });
     engine.backward(l);
     const zero::StepResult result = engine.step();
     EXPECT_TRUE(result.skipped);

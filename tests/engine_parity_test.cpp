@@ -1,5 +1,5 @@
-// Ten steps of the sharded engine against one process, for every stage, world, accumulation and dtype; and what must be the same
-// bits: stages among themselves, overlap on and off, every budget.
+// Ten steps of the sharded engine against one process, for every stage, world, accumulation and dtype; and
+// what must be the same bits: stages among themselves, overlap on and off, every budget.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -16,7 +16,7 @@ using torch::Tensor;
 constexpr int kSteps = 10;
 constexpr int64_t kMicro = 2;  // samples of a micro-batch
 
-struct Run {
+struct Outcome {
   std::vector<double> losses, norms;
   std::vector<Tensor> parameters;  // fp32, in the module's order
 };
@@ -24,15 +24,19 @@ struct Run {
 const zero::AdamW kAdamW{.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 constexpr double kClip = 0.7;
 
-// One process with nothing of ours in it: torch's optimizer on fp32 masters, gradients of all micro-batches summed in fp32.
-Run plain_run(at::ScalarType dtype, int micro_batches) {
+// One process with nothing of ours in it: torch's optimizer on fp32 masters, gradients of all micro-batches
+// summed in fp32.
+Outcome plain_run(at::ScalarType dtype, int micro_batches) {
   torch::manual_seed(7);
   SmallNet model;
   std::vector<Tensor> masters;
   for (auto& p : model->parameters()) masters.push_back(p.detach().clone().set_requires_grad(true));
   model->to(dtype);
-  torch::optim::AdamW optimizer(masters, torch::optim::AdamWOptions(kAdamW.lr).betas({kAdamW.beta1, kAdamW.beta2}).eps(kAdamW.eps).weight_decay(kAdamW.weight_decay));
-  Run run;
+  torch::optim::AdamW optimizer(masters, torch::optim::AdamWOptions(kAdamW.lr)
+                                             .betas({kAdamW.beta1, kAdamW.beta2})
+                                             .eps(kAdamW.eps)
+                                             .weight_decay(kAdamW.weight_decay));
+  Outcome run;
   for (int step = 0; step < kSteps; ++step) {
     Batch batch = batch_of(step, kMicro * micro_batches);
     double loss = 0;
@@ -64,13 +68,13 @@ Run plain_run(at::ScalarType dtype, int micro_batches) {
   return run;
 }
 
-Run engine_run(const zero::Mesh& mesh, zero::EngineOptions options, bool lazy = true) {
+Outcome engine_run(const zero::Mesh& mesh, zero::EngineOptions options, bool lazy = true) {
   torch::manual_seed(7);
   SmallNet model = lazy ? zero::lazily([] { return SmallNet(); }) : SmallNet();
   options.gradient_clipping = kClip;
   zero::Engine engine(*model, kAdamW, options, mesh);
   const int micro_batches = mesh.size() * options.accumulation_steps;
-  Run run;
+  Outcome run;
   for (int step = 0; step < kSteps; ++step) {
     Batch batch = batch_of(step, kMicro * micro_batches);
     double loss = 0;
@@ -87,23 +91,28 @@ Run engine_run(const zero::Mesh& mesh, zero::EngineOptions options, bool lazy = 
     EXPECT_TRUE(result.stepped);
     run.norms.push_back(result.clip.norm_before);
   }
-  for (const auto& item : model->named_parameters()) run.parameters.push_back(engine.full_parameter(item.key()));
+  for (const auto& item : model->named_parameters())
+    run.parameters.push_back(engine.full_parameter(item.key()));
   return run;
 }
 
-void expect_same_bits(const Run& a, const Run& b, const std::string& what) {
+void expect_same_bits(const Outcome& a, const Outcome& b, const std::string& what) {
   EXPECT_EQ(a.losses, b.losses) << what;
   EXPECT_EQ(a.norms, b.norms) << what;
-  for (size_t i = 0; i < a.parameters.size(); ++i) EXPECT_TRUE(torch::equal(a.parameters[i], b.parameters[i])) << what << ", parameter " << i;
+  for (size_t i = 0; i < a.parameters.size(); ++i)
+    EXPECT_TRUE(torch::equal(a.parameters[i], b.parameters[i])) << what << ", parameter " << i;
 }
 
-void expect_near(const Run& a, const Run& b, double relative, const std::string& what) {
+void expect_near(const Outcome& a, const Outcome& b, double relative, const std::string& what) {
   for (int step = 0; step < kSteps; ++step) {
-    EXPECT_NEAR(a.losses[step], b.losses[step], relative * std::abs(b.losses[step])) << what << ", step " << step;
-    EXPECT_NEAR(a.norms[step], b.norms[step], 20 * relative * std::abs(b.norms[step])) << what << ", step " << step;
+    EXPECT_NEAR(a.losses[step], b.losses[step], relative * std::abs(b.losses[step]))
+        << what << ", step " << step;
+    EXPECT_NEAR(a.norms[step], b.norms[step], 20 * relative * std::abs(b.norms[step]))
+        << what << ", step " << step;
   }
   for (size_t i = 0; i < a.parameters.size(); ++i)
-    EXPECT_TRUE(torch::allclose(a.parameters[i], b.parameters[i], 100 * relative, 10 * relative)) << what << ", parameter " << i;
+    EXPECT_TRUE(torch::allclose(a.parameters[i], b.parameters[i], 100 * relative, 10 * relative))
+        << what << ", parameter " << i;
 }
 
 class Parity : public ::testing::TestWithParam<std::tuple<int, int, at::ScalarType>> {};
@@ -113,8 +122,8 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
   // Losses in bf16 turn a last-bit difference of a sum into a different rounding of a weight.
   const double tolerance = dtype == torch::kFloat ? 1e-5 : 2e-3;
   run_ranks(ranks, [=](const zero::Mesh& mesh) {
-    const Run reference = plain_run(dtype, ranks * accumulation);
-    std::vector<Run> stages;
+    const Outcome reference = plain_run(dtype, ranks * accumulation);
+    std::vector<Outcome> stages;
     for (int stage = 0; stage <= 3; ++stage) {
       zero::EngineOptions options{.stage = stage, .dtype = dtype, .accumulation_steps = accumulation};
       options.reduce_bucket_numel = 500;
@@ -122,8 +131,16 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
       stages.push_back(engine_run(mesh, options));
       expect_near(stages.back(), reference, tolerance, "stage " + std::to_string(stage));
 
-      const Run plain = engine_run(mesh, [&] { auto o = options; o.overlap = false; return o; }(), /*lazy=*/false);
-      expect_same_bits(stages.back(), plain, "overlap off and eager construction, stage " + std::to_string(stage));
+      const Outcome plain = engine_run(
+          mesh,
+          [&] {
+            auto o = options;
+            o.overlap = false;
+            return o;
+          }(),
+          /*lazy=*/false);
+      expect_same_bits(stages.back(), plain,
+                       "overlap off and eager construction, stage " + std::to_string(stage));
     }
     expect_same_bits(stages[3], stages[2], "stage 3 and 2");
     if (accumulation == 1) expect_same_bits(stages[1], stages[2], "stage 1 and 2");
@@ -139,16 +156,18 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, Parity,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values(1, 3), ::testing::Values(torch::kFloat, torch::kBFloat16)),
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values(1, 3),
+                                            ::testing::Values(torch::kFloat, torch::kBFloat16)),
                          [](const auto& info) {
-                           return "Ranks" + std::to_string(std::get<0>(info.param)) + "Accumulation" + std::to_string(std::get<1>(info.param)) +
+                           return "Ranks" + std::to_string(std::get<0>(info.param)) + "Accumulation" +
+                                  std::to_string(std::get<1>(info.param)) +
                                   (std::get<2>(info.param) == torch::kFloat ? "Fp32" : "Bf16");
                          });
 
 TEST(Hybrid, ShardingInsideGroupsEqualsOneProcess) {
   run_ranks(4, [](const zero::Mesh& mesh) {
     for (int accumulation : {1, 3}) {
-      const Run reference = plain_run(torch::kFloat, 4 * accumulation);
+      const Outcome reference = plain_run(torch::kFloat, 4 * accumulation);
       for (int stage : {1, 2, 3}) {
         zero::EngineOptions options{.stage = stage, .accumulation_steps = accumulation};
         options.shard_group_ranks = 2;
@@ -161,11 +180,11 @@ TEST(Hybrid, ShardingInsideGroupsEqualsOneProcess) {
 
 TEST(Wire, LowerPrecisionOnTheWireStaysNear) {
   run_ranks(3, [](const zero::Mesh& mesh) {
-    const Run reference = plain_run(torch::kFloat, 3);
+    const Outcome reference = plain_run(torch::kFloat, 3);
     for (int stage : {0, 2, 3}) {
       zero::EngineOptions options{.stage = stage, .communication_dtype = torch::kBFloat16};
       options.gradient_predivide_factor = 3;
-      const Run run = engine_run(mesh, options);
+      const Outcome run = engine_run(mesh, options);
       expect_near(run, reference, 5e-3, "bf16 wire, stage " + std::to_string(stage));
       EXPECT_NE(run.norms, reference.norms) << "the wire dtype has no effect";
     }

@@ -24,11 +24,14 @@ nn::Sequential chain() {
   return net;
 }
 
-void train_chain(zero::Engine& engine, nn::Sequential& net, int steps, int accumulation, const std::function<void(int)>& delay = {}) {
+void train_chain(zero::Engine& engine, nn::Sequential& net, int steps, int accumulation,
+                 const std::function<void(int)>& delay = {}) {
   for (int step = 0; step < steps; ++step) {
     for (int i = 0; i < accumulation; ++i) {
       if (delay) delay(2 * i);
-      Tensor loss = engine.forward([&] { return net->forward(torch::ones({2, 12})).square().mean(); });
+      Tensor loss = engine.forward([&] {
+        return net->forward(torch::ones({2, 12}).requires_grad_()).square().mean();
+      });
       if (delay) delay(2 * i + 1);
       engine.backward(loss);
     }
@@ -53,19 +56,26 @@ TEST(Traffic, EqualsThePlanForEveryStage) {
             train_chain(engine, net, 1, accumulation);
             const zero::EngineStats after = engine.stats();
             const zero::RankPlan& plan = engine.plan().rank;
-            const std::string what = "stage " + std::to_string(stage) + " accumulation " + std::to_string(accumulation) + " group " +
-                                     std::to_string(group) + " budget " + std::to_string(budget);
-            EXPECT_EQ(after.all_gather_elements - before.all_gather_elements, plan.all_gather_elements) << what;
-            EXPECT_EQ(after.reduce_scatter_elements - before.reduce_scatter_elements, plan.reduce_scatter_elements) << what;
-            EXPECT_NEAR(static_cast<double>(after.all_reduce_elements - before.all_reduce_elements), static_cast<double>(plan.all_reduce_elements), 8 * 5 * 2) << what;
+            const std::string what = "stage " + std::to_string(stage) + " accumulation " +
+                                     std::to_string(accumulation) + " group " + std::to_string(group) +
+                                     " budget " + std::to_string(budget);
+            EXPECT_EQ(after.all_gather_elements - before.all_gather_elements, plan.all_gather_elements)
+                << what;
+            EXPECT_EQ(after.reduce_scatter_elements - before.reduce_scatter_elements,
+                      plan.reduce_scatter_elements)
+                << what;
+            EXPECT_NEAR(static_cast<double>(after.all_reduce_elements - before.all_reduce_elements),
+                        static_cast<double>(plan.all_reduce_elements), 8 * 5 * 2)
+                << what;
             EXPECT_LE(after.peak_resident_bytes, plan.gather_window_bytes) << what;
             if (accumulation == 1 && group == 0) {
               int64_t elements = 0;
               for (const auto& p : net->parameters()) elements += p.numel();
-              const int64_t traffic = after.traffic_elements() - before.traffic_elements() - plan.padding_elements;
-              if (stage < 3) EXPECT_EQ(traffic, 2 * elements) << what;
-              if (stage == 3 && budget == 0) EXPECT_EQ(traffic, 3 * elements) << what;
-              if (stage == 3 && budget != 0) EXPECT_LT(traffic, 3 * elements) << what;
+              const int64_t traffic =
+                  after.traffic_elements() - before.traffic_elements() - plan.padding_elements;
+              const int64_t most = (stage == 3 ? 3 : 2) * elements;
+              EXPECT_LE(traffic, most) << what;
+              EXPECT_EQ(traffic == most, stage < 3 || budget == 0) << what;
             }
           }
         }
@@ -89,7 +99,9 @@ TEST(Traffic, ScheduleIsForwardThenBackward) {
     auto net = chain();
     zero::Engine engine(*net, zero::AdamW{}, {.stage = 3}, mesh);
     train_chain(engine, net, 1, 1);
-    // The first layer's weight is not needed for backward: nothing before it wants a gradient.
+    EXPECT_EQ(engine.schedule(), (std::vector<std::string>{"0", "1", "2", "3", "4", "3", "2", "1", "0"}));
+    engine.backward(engine.forward([&] { return net->forward(torch::ones({2, 12})).sum(); }));
+    // An input that wants no gradient: the first layer's weight is not needed for backward, and not gathered.
     EXPECT_EQ(engine.schedule(), (std::vector<std::string>{"0", "1", "2", "3", "4", "3", "2", "1"}));
   });
 }
@@ -127,9 +139,11 @@ TEST(Delays, ChangeNothing) {
           delay();
           engine.step();
         }
-        for (const std::string& name : engine.parameter_names()) results[delayed].push_back(engine.full_parameter(name));
+        for (const std::string& name : engine.parameter_names())
+          results[delayed].push_back(engine.full_parameter(name));
       }
-      for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(torch::equal(results[0][i], results[1][i])) << stage << " " << i;
+      for (size_t i = 0; i < results[0].size(); ++i)
+        EXPECT_TRUE(torch::equal(results[0][i], results[1][i])) << stage << " " << i;
     }
   });
 }
@@ -151,7 +165,8 @@ TEST(Deaths, OthersFailWithTheRanksNumber) {
     EXPECT_EQ(results[1].exit, 128 + SIGKILL);
     for (int rank : {0, 2}) {
       EXPECT_EQ(results[static_cast<size_t>(rank)].exit, 1);
-      EXPECT_NE(results[static_cast<size_t>(rank)].error.find("rank 1"), std::string::npos) << results[static_cast<size_t>(rank)].error;
+      EXPECT_NE(results[static_cast<size_t>(rank)].error.find("rank 1"), std::string::npos)
+          << results[static_cast<size_t>(rank)].error;
     }
   }
 }
@@ -161,33 +176,39 @@ TEST(Deaths, AFailingForwardIsQuotedByTheOthers) {
     auto net = chain();
     zero::Engine engine(*net, zero::AdamW{}, {.stage = 3}, mesh);
     train_chain(engine, net, 5, 1, [&](int) {
-      if (mesh.rank() == 1 && engine.stats().steps == 2) engine.forward([]() -> int { throw std::runtime_error("out of apples"); });
+      if (mesh.rank() == 1 && engine.stats().steps == 2)
+        engine.forward([]() -> int { throw std::runtime_error("out of apples"); });
     });
   });
   EXPECT_NE(results[1].error.find("out of apples"), std::string::npos) << results[1].error;
   EXPECT_NE(results[0].error.find("out of apples"), std::string::npos) << results[0].error;
 }
 
-TEST(Divergence, DifferentOrdersAreNoticedBeforeTheStep) {
-  // Two layers of one size: a gather of one answers a gather of the other, so only the order can tell.
-  const auto results = collect_ranks(2, [](const zero::Mesh& mesh) {
-    nn::Sequential net(nn::Linear(8, 8), nn::Linear(8, 8));
-    zero::EngineOptions options{.stage = 3};
-    options.budget_bytes = 0;
-    options.prefetch_bytes = 0;
-    zero::Engine engine(*net, zero::AdamW{}, options, mesh);
-    Tensor loss = engine.forward([&] {
-      const int first = mesh.rank();
-      Tensor x = torch::ones({1, 8});
-      x = net->at<nn::LinearImpl>(static_cast<size_t>(first)).forward(x);
-      return net->at<nn::LinearImpl>(static_cast<size_t>(1 - first)).forward(x).sum();
-    });
-    engine.backward(loss);
-    engine.step();
-  });
+TEST(Divergence, DifferentOrdersAreNamed) {
+  // Two layers of one size: only their names can tell the gathers apart.
+  RankOptions rank_options;
+  rank_options.mesh.timeout = std::chrono::seconds(3);
+  const auto results = collect_ranks(
+      2,
+      [](const zero::Mesh& mesh) {
+        nn::Sequential net(nn::Linear(8, 8), nn::Linear(8, 8));
+        zero::EngineOptions options{.stage = 3};
+        options.budget_bytes = 0;
+        options.prefetch_bytes = 0;
+        zero::Engine engine(*net, zero::AdamW{}, options, mesh);
+        Tensor loss = engine.forward([&] {
+          const int first = mesh.rank();
+          Tensor x = torch::ones({1, 8});
+          x = net->at<nn::LinearImpl>(static_cast<size_t>(first)).forward(x);
+          return net->at<nn::LinearImpl>(static_cast<size_t>(1 - first)).forward(x).sum();
+        });
+        engine.backward(loss);
+        engine.step();
+      },
+      rank_options);
   for (const auto& result : results) {
     EXPECT_EQ(result.exit, 1);
-    EXPECT_NE(result.error.find("different orders"), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("different things"), std::string::npos) << result.error;
   }
 }
 
@@ -195,7 +216,9 @@ TEST(Divergence, DifferentOrdersAreNoticedBeforeTheStep) {
 TEST(Property, RandomModulesAndPlans) {
   run_ranks(3, [](const zero::Mesh& mesh) {
     std::mt19937 random(77);
-    auto pick = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1)); };
+    auto pick = [&](int64_t low, int64_t high) {
+      return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+    };
     for (int trial = 0; trial < 12; ++trial) {
       const auto blocks = static_cast<int>(pick(0, 4));
       const int64_t width = pick(1, 17), vocabulary = pick(5, 40);
@@ -223,11 +246,14 @@ TEST(Property, RandomModulesAndPlans) {
           }
           engine.step();
         }
-        if (chosen.stage == 3) EXPECT_LE(engine.stats().peak_resident_bytes, engine.plan().rank.gather_window_bytes) << trial;
+        if (chosen.stage == 3) {
+          EXPECT_LE(engine.stats().peak_resident_bytes, engine.plan().rank.gather_window_bytes) << trial;
+        }
         std::vector<Tensor> got;
         for (const std::string& name : engine.parameter_names()) got.push_back(engine.full_parameter(name));
         if (variant == 0) expected = got;
-        for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::allclose(got[i], expected[i], 1e-5, 1e-7)) << trial << " " << i;
+        for (size_t i = 0; i < got.size(); ++i)
+          EXPECT_TRUE(torch::allclose(got[i], expected[i], 1e-5, 1e-7)) << trial << " " << i;
       }
     }
   });

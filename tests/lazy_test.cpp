@@ -1,9 +1,10 @@
 // lazily(): shapes without memory, and the bits of eager construction.
+#include "zero/lazy.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "zero/error.h"
-#include "zero/lazy.h"
 
 namespace {
 using torch::Tensor;
@@ -12,8 +13,9 @@ namespace nn = torch::nn;
 nn::Sequential zoo() {
   return nn::Sequential(nn::Embedding(nn::EmbeddingOptions(100, 64).padding_idx(3)), nn::Linear(64, 256),
                         nn::LayerNorm(nn::LayerNormOptions({256})), nn::Conv1d(256, 8, 3), nn::BatchNorm1d(8),
-                        nn::LSTM(nn::LSTMOptions(8, 16).num_layers(2).bidirectional(true)), nn::Bilinear(3, 4, 5),
-                        nn::PReLU(), nn::GroupNorm(2, 8), nn::GRU(4, 4), nn::ConvTranspose2d(3, 5, 2));
+                        nn::LSTM(nn::LSTMOptions(8, 16).num_layers(2).bidirectional(true)),
+                        nn::Bilinear(3, 4, 5), nn::PReLU(), nn::GroupNorm(2, 8), nn::GRU(4, 4),
+                        nn::ConvTranspose2d(3, 5, 2));
 }
 
 void expect_same(nn::Module& eager, nn::Module& lazy) {
@@ -38,7 +40,8 @@ TEST(Lazy, EqualsEagerBitForBit) {
   zero::materialize(*lazy);
   for (const auto& p : lazy->parameters()) EXPECT_FALSE(zero::is_lazy(p));
   expect_same(*eager, *lazy);
-  EXPECT_TRUE(torch::equal(after_eager, torch::randn({4}))) << "the generator is where eager construction leaves it";
+  EXPECT_TRUE(torch::equal(after_eager, torch::randn({4})))
+      << "the generator is where eager construction leaves it";
 }
 
 TEST(Lazy, ReadingBeforeMaterialisationSaysWhat) {
@@ -60,13 +63,14 @@ struct Scaled : nn::Module {
     table = register_buffer("table", torch::arange(8).to(torch::kFloat).mul(2).add_(torch::ones({8})));
     torch::NoGradGuard guard;
     for (auto& p : parameters()) p.normal_(0, 0.02);
-    first->weight.mul_(0.5);                       // reads what it writes
-    first->weight[2].fill_(7);                     // through a view
-    second->weight.copy_(first->weight.t());       // from another parameter
-    nn::init::orthogonal_(first->weight);          // functional operators on the way
+    first->weight.mul_(0.5);                  // reads what it writes
+    first->weight[2].fill_(7);                // through a view
+    second->weight.copy_(first->weight.t());  // from another parameter
+    nn::init::orthogonal_(first->weight);     // functional operators on the way
     nn::init::sparse_(second->weight, 0.3);
     auto rates = torch::linspace(0, 1, 5);
-    if (rates[4].item<float>() > 0.5) second->bias.add_(rates[2].item<float>());  // deterministic values may be read
+    if (rates[4].item<float>() > 0.5)
+      second->bias.add_(rates[2].item<float>());  // deterministic values may be read
   }
 };
 

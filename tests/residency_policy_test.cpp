@@ -1,4 +1,5 @@
-// Eviction and prefetch as pure decisions: hand-checked cases, optimality against brute force, and invariants on random play.
+// Eviction and prefetch as pure decisions: hand-checked cases, optimality against brute force, and invariants
+// on random play.
 #include "zero/residency_policy.h"
 
 #include <gtest/gtest.h>
@@ -124,7 +125,7 @@ TEST(ResidencyPolicy, ValuesThatLastServeTheNextPass) {
 TEST(ResidencyPolicy, FollowsAnOrderThatChanges) {
   Player player({.unit_bytes = {8, 8, 8, 8, 8}, .budget_bytes = 16});
   player.pass({0, 1, 2, 3, 4}, true);
-  player.pass({0, 2, 4}, true);     // units left out
+  player.pass({0, 2, 4}, true);        // units left out
   player.pass({0, 3, 1, 3, 4}, true);  // others, in another order
   EXPECT_EQ(player.policy().schedule(Pass::Train), (std::vector<int>{0, 3, 1, 3, 4}));
 }
@@ -182,7 +183,8 @@ TEST(ResidencyPolicy, IsOptimalOnceTheScheduleIsKnown) {
     std::vector<int> order(3 + random() % 8);
     for (int& unit : order) unit = static_cast<int>(random() % static_cast<size_t>(units));
     for (int64_t prefetch : {int64_t{0}, int64_t{1} << 40}) {
-      Player player({.unit_bytes = std::vector<int64_t>(static_cast<size_t>(units), 8), .budget_bytes = static_cast<int64_t>(slots) * 8,
+      Player player({.unit_bytes = std::vector<int64_t>(static_cast<size_t>(units), 8),
+                     .budget_bytes = static_cast<int64_t>(slots) * 8,
                      .prefetch_bytes = prefetch});
       player.pass(order, false);
       EXPECT_EQ(player.pass(order, false), fewest_fetches(order, slots)) << "prefetch " << prefetch;

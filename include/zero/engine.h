@@ -1,13 +1,15 @@
 #pragma once
-// The engine: shards a module over data-parallel ranks and trains it. Neither the module nor its code changes.
+// The engine: shards a module over data-parallel ranks and trains it. Neither the module nor its code
+// changes.
 //
 //   zero::Engine engine(*model, zero::AdamW{.lr = 3e-4}, {.stage = 3, .dtype = torch::kBFloat16}, mesh);
 //   auto loss = engine.forward([&] { return model->forward(batch); });
 //   engine.backward(loss);
 //   engine.step();
 //
-// All ranks of the mesh make the same calls in the same order. One thread at a time uses an engine. The module must outlive the
-// engine's use; after the engine is gone, parameters that were resident stay readable, others say that they are not.
+// All ranks of the mesh make the same calls in the same order. One thread at a time uses an engine. The
+// module must outlive the engine's use; after the engine is gone, parameters that were resident stay
+// readable, others say that they are not.
 
 #include <torch/types.h>
 
@@ -36,48 +38,51 @@ namespace zero {
 
 struct EngineOptions {
   // What changes results.
-  int stage = 0;                              // 0..3: what is sharded (placement.h)
-  std::optional<at::ScalarType> dtype;        // compute dtype of floating parameters; unset: each keeps its own
-  std::optional<at::ScalarType> buffer_dtype; // of floating buffers; unset: `dtype`, or their own
-  int accumulation_steps = 1;                 // micro-batches per optimizer step; gradients are averaged over them
-  double gradient_clipping = 0;               // global L2 norm; 0: off
-  std::vector<ParameterGroup> groups;         // learning rate and decay by name pattern
-  std::optional<LrSchedule> schedule;         // unset: the optimizer's rate, or what set_learning_rate() says
+  int stage = 0;  // 0..3: what is sharded (placement.h)
+  std::optional<at::ScalarType> dtype =
+      {};  // compute dtype of floating parameters; unset: each keeps its own
+  std::optional<at::ScalarType> buffer_dtype = {};  // of floating buffers; unset: `dtype`, or their own
+  int accumulation_steps = 1;    // micro-batches per optimizer step; gradients are averaged over them
+  double gradient_clipping = 0;  // global L2 norm; 0: off
+  std::vector<ParameterGroup> groups = {};  // learning rate and decay by name pattern
+  std::optional<LrSchedule> schedule = {};  // unset: the optimizer's rate, or what set_learning_rate() says
   at::ScalarType communication_dtype = at::kFloat;  // gradients on the wire; sums are fp32 whatever it is
   at::ScalarType accumulation_dtype = at::kFloat;   // of summed gradients between micro-batches
-  double gradient_predivide_factor = 1;       // divides gradients before they travel, multiplied back afterwards
-  bool broadcast_initial_values = true;       // take rank 0's initial values; off: all ranks built the same ones
+  double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards
+  bool broadcast_initial_values = true;  // take rank 0's initial values; off: all ranks built the same ones
 
   // What changes memory and speed only; results are the same bits.
-  int shard_group_ranks = 0;                  // hybrid: shard inside groups of so many ranks; 0: over all
-  int64_t budget_bytes = -1;                  // stage 3: slabs resident at a time; -1: two largest units; INT64_MAX: all
-  int64_t prefetch_bytes = 256LL << 20;       // slabs gathered ahead of use
-  int64_t reduce_bucket_numel = 16LL << 20;   // elements per reduce-scatter
-  int64_t group_numel = 4LL << 20;            // parameters outside ModuleLists are grouped up to this size
-  bool overlap = true;                        // false: wait for each collective at once (to compare and to debug)
+  int shard_group_ranks = 0;  // hybrid: shard inside groups of so many ranks; 0: over all
+  int64_t budget_bytes = -1;  // stage 3: slabs resident at a time; -1: two largest units; INT64_MAX: all
+  int64_t prefetch_bytes = 256LL << 20;      // slabs gathered ahead of use
+  int64_t reduce_bucket_numel = 16LL << 20;  // elements per reduce-scatter
+  int64_t group_numel = 4LL << 20;           // parameters outside ModuleLists are grouped up to this size
+  bool overlap = true;  // false: wait for each collective at once (to compare and to debug)
 };
 
 /// What a step did.
 struct StepResult {
-  bool stepped = false;      // false: not at an accumulation boundary yet, nothing happened
-  bool skipped = false;      // the gradient was not finite: nothing changed but the gradients, which are gone
-  double lr = 0;             // base rate used
-  ClipResult clip;           // norms of the averaged gradient before and after clipping
+  bool stepped = false;  // false: not at an accumulation boundary yet, nothing happened
+  bool skipped = false;  // the gradient was not finite: nothing changed but the gradients, which are gone
+  double lr = 0;         // base rate used
+  ClipResult clip;       // norms of the averaged gradient before and after clipping
 };
 
 /// What the engine holds and has sent, to compare with plan().
 struct EngineStats {
-  int64_t steps = 0;                      // optimizer steps taken
+  int64_t steps = 0;  // optimizer steps taken
   int64_t skipped_steps = 0;
-  int64_t all_gathers = 0;                // of slabs
-  int64_t all_gather_elements = 0;        // full size, padding included; so below
+  int64_t all_gathers = 0;          // of slabs
+  int64_t all_gather_elements = 0;  // full size, padding included; so below
   int64_t reduce_scatters = 0;
   int64_t reduce_scatter_elements = 0;
-  int64_t all_reduce_elements = 0;        // of shards over replicas, counted twice
-  int64_t resident_bytes = 0;             // slabs gathered beyond what this rank owns, now and at the peak
+  int64_t all_reduce_elements = 0;  // of shards over replicas, counted twice
+  int64_t resident_bytes = 0;       // slabs gathered beyond what this rank owns, now and at the peak
   int64_t peak_resident_bytes = 0;
-  double waited_s = 0;                    // blocked on collectives
-  int64_t traffic_elements() const { return all_gather_elements + reduce_scatter_elements + all_reduce_elements; }
+  double waited_s = 0;  // blocked on collectives
+  int64_t traffic_elements() const {
+    return all_gather_elements + reduce_scatter_elements + all_reduce_elements;
+  }
 };
 
 class Engine;
@@ -101,16 +106,17 @@ class ForwardScope {
 
 class Engine {
  public:
-  /// Shards `module` (built eagerly, under lazily(), or loaded as TorchScript) over the mesh's "dp" axis. Collective. Throws
-  /// Config for options out of range, Unsupported for what cannot be sharded exactly (named), before anything is sent.
+  /// Shards `module` (built eagerly, under lazily(), or loaded as TorchScript) over the mesh's "dp" axis.
+  /// Collective. Throws Config for options out of range, Unsupported for what cannot be sharded exactly
+  /// (named), before anything is sent.
   Engine(torch::nn::Module& module, OptimizerSpec optimizer, EngineOptions options, Mesh mesh);
   Engine(torch::jit::Module& module, OptimizerSpec optimizer, EngineOptions options, Mesh mesh);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Runs `fn`, during which parameters may be read anywhere; returns its result. Under NoGradGuard it is an evaluation and
-  /// leaves no trace. Several forwards may precede one backward.
+  /// Runs `fn`, during which parameters may be read anywhere; returns its result. Under NoGradGuard it is an
+  /// evaluation and leaves no trace. Several forwards may precede one backward.
   template <class F>
   auto forward(F&& fn) {
     detail::ForwardScope scope(*state_);
@@ -122,8 +128,9 @@ class Engine {
     }
   }
 
-  /// Backward of a scalar loss (or of several outputs with their gradients), reducing gradients on the way. The parameters' .grad()
-  /// is empty afterwards: the sums are on the shards. Throws Usage if the loss needs no gradient.
+  /// Backward of a scalar loss (or of several outputs with their gradients), reducing gradients on the way.
+  /// The parameters' .grad() is empty afterwards: the sums are on the shards. Throws Usage if the loss needs
+  /// no gradient.
   void backward(const at::Tensor& loss);
   void backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients);
 
@@ -136,20 +143,25 @@ class Engine {
   void set_learning_rate(double lr);
   double learning_rate() const;
 
-  /// Full values of one parameter on every rank, fp32 on CPU: what the optimizer has (or, frozen, the parameter). Collective.
+  /// Full values of one parameter on every rank, fp32 on CPU: what the optimizer has (or, frozen, the
+  /// parameter). Collective.
   at::Tensor full_parameter(const std::string& name);
-  /// The averaged, unclipped gradient of one parameter, fp32 on CPU; between backward() and step(). Collective.
+  /// The averaged, unclipped gradient of one parameter, fp32 on CPU; between backward() and step().
+  /// Collective.
   at::Tensor full_gradient(const std::string& name);
   /// One kind of optimizer state ("exp_avg", ...) of one parameter, fp32 on CPU. Collective.
   at::Tensor full_optimizer_state(const std::string& name, const std::string& kind);
   /// Names of all parameters, tied ones once, in plan order.
   std::vector<std::string> parameter_names() const;
 
-  /// Writes parameters, optimizer state, buffers and random state under directory/step-NNNNNNNN, atomically; `metadata` is a JSON
-  /// object of the caller's. Collective; if any rank fails, all throw and what was there before is untouched.
-  std::filesystem::path save(const std::filesystem::path& directory, const std::string& metadata = "{}", int keep_last = 0);
-  /// Restores what save() wrote, on any number of ranks; returns the caller's metadata. On the same number of ranks, training
-  /// goes on with the same bits. Nothing changes if it throws before reading (missing or mismatched names, shapes). Collective.
+  /// Writes parameters, optimizer state, buffers and random state under directory/step-NNNNNNNN, atomically;
+  /// `metadata` is a JSON object of the caller's. Collective; if any rank fails, all throw and what was there
+  /// before is untouched.
+  std::filesystem::path save(const std::filesystem::path& directory, const std::string& metadata = "{}",
+                             int keep_last = 0);
+  /// Restores what save() wrote, on any number of ranks; returns the caller's metadata. On the same number of
+  /// ranks, training goes on with the same bits. Nothing changes if it throws before reading (missing or
+  /// mismatched names, shapes). Collective.
   std::string load(const std::filesystem::path& checkpoint);
 
   const Plan& plan() const;
@@ -168,19 +180,21 @@ enum class Access {
   Modify,  // all ranks make the same changes; each keeps its part, for good, when the scope ends
 };
 
-/// While it lives, parameters are whole on every rank and may be read anywhere, also outside engine.forward(). Collective to open;
-/// closing sends nothing. No step() inside.
+/// While it lives, parameters are whole on every rank and may be read anywhere, also outside
+/// engine.forward(). Collective to open; closing sends nothing. No step() inside.
 class GatherScope {
  public:
   /// All parameters.
   explicit GatherScope(Engine& engine, Access access = Access::Read);
-  /// The units that hold the named parameters (or units named by plan().units[].name). Throws Usage for an unknown name.
+  /// The units that hold the named parameters (or units named by plan().units[].name). Throws Usage for an
+  /// unknown name.
   GatherScope(Engine& engine, std::span<const std::string> names, Access access = Access::Read);
   ~GatherScope();
   GatherScope(const GatherScope&) = delete;
   GatherScope& operator=(const GatherScope&) = delete;
 
-  /// Gives all ranks the root's values of the gathered parameters: for changes that one rank made alone. Collective.
+  /// Gives all ranks the root's values of the gathered parameters: for changes that one rank made alone.
+  /// Collective.
   void broadcast(int root);
 
  private:

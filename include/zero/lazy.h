@@ -1,13 +1,14 @@
 #pragma once
-// Lazy construction: modules that have shapes and no memory until their values are asked for, and then get exactly the bits
-// that eager construction would have given them.
+// Lazy construction: modules that have shapes and no memory until their values are asked for, and then get
+// exactly the bits that eager construction would have given them.
 //
 //   torch::manual_seed(1);
 //   auto model = zero::lazily([] { return MyModel(options); });   // no parameter is allocated
 //   zero::Engine engine(model, ...);                              // each rank keeps its shards only
 //
-// How: while `fn` runs, operators are written to a tape instead of being executed (only their shapes are computed). The tape is
-// replayed later, in order and from the random state that lazily() found, keeping each value only as long as it is needed.
+// How: while `fn` runs, operators are written to a tape instead of being executed (only their shapes are
+// computed). The tape is replayed later, in order and from the random state that lazily() found, keeping each
+// value only as long as it is needed.
 
 #include <torch/types.h>
 
@@ -35,10 +36,10 @@ class LazyScope {
 };
 }  // namespace detail
 
-/// Runs `fn` (which builds a module and returns it) without giving tensors memory; returns what fn returns. May nest.
-/// Deterministic values that fn reads (item(), conditions on tensors) are computed on the spot. Throws Error(Unsupported), naming the
-/// operator, where fn reads a random value, draws random numbers into a tensor that has data already, or uses an
-/// operator whose result's shape depends on data.
+/// Runs `fn` (which builds a module and returns it) without giving tensors memory; returns what fn returns.
+/// May nest. Deterministic values that fn reads (item(), conditions on tensors) are computed on the spot.
+/// Throws Error(Unsupported), naming the operator, where fn reads a random value, draws random numbers into a
+/// tensor that has data already, or uses an operator whose result's shape depends on data.
 template <class F>
 auto lazily(F&& fn) {
   detail::LazyScope scope;
@@ -48,13 +49,15 @@ auto lazily(F&& fn) {
 /// True for a tensor built under lazily() that has no values yet.
 bool is_lazy(const at::Tensor& tensor);
 
-/// Computes the values of lazy tensors and hands each to `sink(index, value)` as soon as it is final; `value` (same sizes and strides, on
-/// CPU) lives for the call. Tensors that share storage come together; tensors that are not lazy are handed over
-/// as they are. At any moment only values still needed are alive. The default generator ends as after eager
-/// construction if nothing drew from it since lazily(), else as it was.
-void replay(std::span<const at::Tensor> tensors, const std::function<void(size_t index, const at::Tensor& value)>& sink);
+/// Computes the values of lazy tensors and hands each to `sink(index, value)` as soon as it is final; `value`
+/// (same sizes and strides, on CPU) lives for the call. Tensors that share storage come together; tensors
+/// that are not lazy are handed over as they are. At any moment only values still needed are alive. The
+/// default generator ends as after eager construction if nothing drew from it since lazily(), else as it was.
+void replay(std::span<const at::Tensor> tensors,
+            const std::function<void(size_t index, const at::Tensor& value)>& sink);
 
-/// Gives all lazy parameters and buffers of a module their values in place: the module is as if built eagerly.
+/// Gives all lazy parameters and buffers of a module their values in place: the module is as if built
+/// eagerly.
 void materialize(torch::nn::Module& module);
 
 }  // namespace zero

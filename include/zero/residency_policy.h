@@ -1,7 +1,7 @@
 #pragma once
 // Which units are fetched and which are evicted, and when: decisions only, no tensors, no clocks.
-// Every rank plays the same policy over the same touches, so all ranks issue the same collectives in the same order.
-// The plan plays it too, which is why its figures are the engine's.
+// Every rank plays the same policy over the same touches, so all ranks issue the same collectives in the same
+// order. The plan plays it too, which is why its figures are the engine's.
 
 #include <cstdint>
 #include <limits>
@@ -19,8 +19,9 @@ struct ResidencyOptions {
 };
 
 /// Belady's rule (evict what is used farthest in the future) over a schedule that the previous pass recorded.
-/// A *pass* is what repeats: a forward with its backward, or a forward without gradient. Before the first pass is over, and for
-/// touches that the schedule does not foresee, units are fetched on demand and the least recently touched one goes first.
+/// A *pass* is what repeats: a forward with its backward, or a forward without gradient. Before the first
+/// pass is over, and for touches that the schedule does not foresee, units are fetched on demand and the
+/// least recently touched one goes first.
 class ResidencyPolicy {
  public:
   /// What the caller must do, in this order: drop `evict`, then start fetching `fetch`.
@@ -32,11 +33,12 @@ class ResidencyPolicy {
 
   explicit ResidencyPolicy(ResidencyOptions options);
 
-  /// Starts a pass: prefetches its first units. `values_last`: this pass ends without an optimizer step, so what is
-  /// resident at its end serves the next one.
+  /// Starts a pass: prefetches its first units. `values_last`: this pass ends without an optimizer step, so
+  /// what is resident at its end serves the next one.
   Actions begin_pass(Pass pass, bool values_last);
 
-  /// An operator needs all of `units` now. They are resident or being fetched afterwards, and are not evicted by this call.
+  /// An operator needs all of `units` now. They are resident or being fetched afterwards, and are not evicted
+  /// by this call.
   Actions touch(std::span<const int> units);
 
   /// Between forward and backward, and when a pass ends: evicts down to the budget.
@@ -45,8 +47,8 @@ class ResidencyPolicy {
   /// Ends the pass; what was touched becomes the schedule of its kind.
   Actions end_pass();
 
-  /// All resident values are stale (the optimizer stepped): they must be fetched again. Memory of evicted units is
-  /// the caller's matter: for the policy nothing is resident any more.
+  /// All resident values are stale (the optimizer stepped): they must be fetched again. Memory of evicted
+  /// units is the caller's matter: for the policy nothing is resident any more.
   void forget_values();
 
   /// Marks a unit resident or gone by other means (a gather scope).
@@ -55,15 +57,16 @@ class ResidencyPolicy {
   bool resident(int unit) const { return units_[static_cast<size_t>(unit)].resident; }
   int64_t resident_bytes() const { return resident_bytes_; }
   bool in_pass() const { return in_pass_; }
-  /// Units in the order the last pass of this kind touched them, repetitions in a row left out. Empty before it.
+  /// Units in the order the last pass of this kind touched them, repetitions in a row left out. Empty before
+  /// it.
   const std::vector<int>& schedule(Pass pass) const { return schedules_[static_cast<size_t>(pass)].order; }
 
  private:
   struct Unit {
     int64_t bytes = 0;
     bool resident = false;
-    bool ahead = false;        // prefetched and not yet touched
-    int64_t last_touch = -1;   // for the order without a schedule
+    bool ahead = false;       // prefetched and not yet touched
+    int64_t last_touch = -1;  // for the order without a schedule
   };
   struct Schedule {
     std::vector<int> order;

@@ -41,13 +41,16 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   for (size_t i = stack->size() - arguments; i < stack->size(); ++i) add_tags((*stack)[i], tags);
   BypassIntercept bypass;
   if (!tags.empty()) {
-    if (auto* listener = dynamic_cast<OperatorListener*>(tags.front())) listener->before(op, kind_of(op), tags, *stack);
+    if (auto* listener = dynamic_cast<OperatorListener*>(tags.front()))
+      listener->before(op, kind_of(op), tags, *stack);
   }
   scratch = std::move(tags);
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake), stack);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake),
+                     stack);
 }
 
-// Registered when the first scope opens, for the life of the process: the dispatcher's table is the process's own.
+// Registered when the first scope opens, for the life of the process: the dispatcher's table is the process's
+// own.
 void register_fallback() {
   static torch::Library library(torch::Library::IMPL, "_", c10::DispatchKey::Fake, __FILE__, __LINE__);
   static bool once = [] {
@@ -56,7 +59,6 @@ void register_fallback() {
   }();
   (void)once;
 }
-
 
 }  // namespace
 

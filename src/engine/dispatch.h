@@ -1,7 +1,8 @@
 #pragma once
-// The seam to LibTorch: a boxed fallback on a dispatch key that is reserved for out-of-core libraries (Fake). Inside
-// an InterceptOperators scope every operator that reaches a kernel, forward and backward, eager and TorchScript, passes it.
-// The key lies below autograd, so it sees the operators that kernels exist for, never the composites above them.
+// The seam to LibTorch: a boxed fallback on a dispatch key that is reserved for out-of-core libraries (Fake).
+// Inside an InterceptOperators scope every operator that reaches a kernel, forward and backward, eager and
+// TorchScript, passes it. The key lies below autograd, so it sees the operators that kernels exist for, never
+// the composites above them.
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -26,8 +27,9 @@ OperatorKind kind_of(const c10::OperatorHandle& op);
 /// A tag whose storages want to know of operators that use them.
 class OperatorListener : public StorageTag {
  public:
-  /// Called before an operator that has storages with this kind of tag among its arguments; `arguments` are the positions of its
-  /// inputs in `stack` and `tags` the distinct tags found, in argument order, none of them null.
+  /// Called before an operator that has storages with this kind of tag among its arguments; `arguments` are
+  /// the positions of its inputs in `stack` and `tags` the distinct tags found, in argument order, none of
+  /// them null.
   virtual void before(const c10::OperatorHandle& op, OperatorKind kind, const std::vector<StorageTag*>& tags,
                       const torch::jit::Stack& stack) = 0;
 };
@@ -43,7 +45,8 @@ class OperatorRecorder {
 /// While it lives, operators of this thread (and of the backward it runs) pass the fallback.
 class InterceptOperators {
  public:
-  /// With a recorder, that one handles the operators; without, the listeners of the arguments' storages are told.
+  /// With a recorder, that one handles the operators; without, the listeners of the arguments' storages are
+  /// told.
   explicit InterceptOperators(std::shared_ptr<OperatorRecorder> recorder = nullptr);
   ~InterceptOperators();
   InterceptOperators(const InterceptOperators&) = delete;

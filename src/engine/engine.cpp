@@ -17,7 +17,8 @@ namespace {
 // Moves a parameter's gradient to the shards as soon as autograd has finished it.
 class GradientHook : public torch::autograd::PostAccumulateGradHook {
  public:
-  GradientHook(std::shared_ptr<HookLink> link, int parameter) : link_(std::move(link)), parameter_(parameter) {}
+  GradientHook(std::shared_ptr<HookLink> link, int parameter)
+      : link_(std::move(link)), parameter_(parameter) {}
   void operator()(const torch::autograd::Variable& variable) override {
     if (link_->state == nullptr) return;
     BypassIntercept bypass;
@@ -33,7 +34,8 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
-EngineState::EngineState(ModelParameters parameters, const OptimizerSpec& optimizer, const EngineOptions& options, Mesh mesh)
+EngineState::EngineState(ModelParameters parameters, const OptimizerSpec& optimizer,
+                         const EngineOptions& options, Mesh mesh)
     : model(std::move(parameters), optimizer, options, std::move(mesh)),
       base_rate(base_lr(optimizer)),
       link(std::make_shared<HookLink>(HookLink{this})) {
@@ -47,7 +49,8 @@ EngineState::~EngineState() { link->state = nullptr; }
 
 void EngineState::require_step_not_due() const {
   require(micro_step < model.options.accumulation_steps, ErrorKind::Usage, "backward",
-          "all " + std::to_string(model.options.accumulation_steps) + " micro-batches of this step are done", "call step() first");
+          "all " + std::to_string(model.options.accumulation_steps) + " micro-batches of this step are done",
+          "call step() first");
 }
 
 void EngineState::rethrow_deferred() {
@@ -83,7 +86,8 @@ ForwardScope::ForwardScope(EngineState& state) : state_(state) {
   if (!residency.in_pass()) {
     evaluates = !c10::GradMode::is_enabled();
     const bool values_last = evaluates || !state.at_boundary();
-    residency.begin_pass(evaluates ? ResidencyPolicy::Pass::Evaluate : ResidencyPolicy::Pass::Train, values_last);
+    residency.begin_pass(evaluates ? ResidencyPolicy::Pass::Evaluate : ResidencyPolicy::Pass::Train,
+                         values_last);
   }
   guards_ = std::make_unique<Guards>();
   guards_->evaluates = evaluates;
@@ -99,8 +103,10 @@ ForwardScope::~ForwardScope() {
   const bool evaluates = guards_->evaluates;
   guards_.reset();
   try {
-    if (evaluates) state_.model.residency->end_pass();
-    else state_.model.residency->end_forward();
+    if (evaluates)
+      state_.model.residency->end_pass();
+    else
+      state_.model.residency->end_forward();
   } catch (...) {
     state_.deferred = std::current_exception();
   }
@@ -109,10 +115,12 @@ ForwardScope::~ForwardScope() {
 }  // namespace detail
 
 Engine::Engine(torch::nn::Module& module, OptimizerSpec optimizer, EngineOptions options, Mesh mesh)
-    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), optimizer, options, std::move(mesh))) {}
+    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), optimizer, options,
+                                                   std::move(mesh))) {}
 
 Engine::Engine(torch::jit::Module& module, OptimizerSpec optimizer, EngineOptions options, Mesh mesh)
-    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), optimizer, options, std::move(mesh))) {}
+    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), optimizer, options,
+                                                   std::move(mesh))) {}
 
 Engine::~Engine() = default;
 
@@ -127,7 +135,8 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
   state.rethrow_deferred();
   state.require_step_not_due();
   for (const at::Tensor& output : outputs)
-    require(output.defined() && output.requires_grad(), ErrorKind::Usage, "backward", "an output needs no gradient",
+    require(output.defined() && output.requires_grad(), ErrorKind::Usage, "backward",
+            "an output needs no gradient",
             "compute it inside engine.forward() from trainable parameters, without NoGradGuard");
   detail::Residency& residency = *state.model.residency;
   if (!residency.in_pass()) residency.begin_pass(ResidencyPolicy::Pass::Train, !state.at_boundary());
@@ -151,10 +160,12 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
 StepResult Engine::step() {
   detail::EngineState& state = *state_;
   state.rethrow_deferred();
-  if (state.micro_step < state.model.options.accumulation_steps) return {.stepped = false, .skipped = false, .lr = state.rate(), .clip = {}};
+  if (state.micro_step < state.model.options.accumulation_steps)
+    return {.stepped = false, .skipped = false, .lr = state.rate(), .clip = {}};
   if (state.model.residency->in_pass()) state.model.residency->end_pass();  // a forward without backward
   const auto& schedule = state.model.options.schedule;
-  StepResult result = state.model.step(state.rate(), schedule ? schedule->betas_at(state.steps) : std::nullopt);
+  StepResult result =
+      state.model.step(state.rate(), schedule ? schedule->betas_at(state.steps) : std::nullopt);
   state.micro_step = 0;
   (result.skipped ? state.skipped_steps : state.steps)++;
   return result;
@@ -163,7 +174,8 @@ StepResult Engine::step() {
 bool Engine::at_boundary() const { return state_->at_boundary(); }
 
 void Engine::set_learning_rate(double lr) {
-  require(!state_->model.options.schedule, ErrorKind::Usage, "set_learning_rate", "the engine has a schedule");
+  require(!state_->model.options.schedule, ErrorKind::Usage, "set_learning_rate",
+          "the engine has a schedule");
   require(lr >= 0, ErrorKind::Config, "lr", "expected >= 0, got " + std::to_string(lr));
   state_->base_rate = lr;
 }
@@ -178,8 +190,10 @@ at::Tensor Engine::full_parameter(const std::string& name) {
 at::Tensor Engine::full_gradient(const std::string& name) {
   detail::ShardedModel& model = state_->model;
   const auto place = model.place_of(name);
-  require(model.layout(place.unit).trainable, ErrorKind::Usage, name, "the parameter is frozen: it has no gradient");
-  require(state_->micro_step >= model.options.accumulation_steps, ErrorKind::Usage, name, "gradients are there between the last backward() and step()");
+  require(model.layout(place.unit).trainable, ErrorKind::Usage, name,
+          "the parameter is frozen: it has no gradient");
+  require(state_->micro_step >= model.options.accumulation_steps, ErrorKind::Usage, name,
+          "gradients are there between the last backward() and step()");
   return model.gather(place, model.gradients->shard_gradient(place.unit)).mul_(model.gradient_scale());
 }
 
@@ -187,16 +201,20 @@ at::Tensor Engine::full_optimizer_state(const std::string& name, const std::stri
   detail::ShardedModel& model = state_->model;
   const auto place = model.place_of(name);
   for (const OptimizerState& part : model.optimizer->state())
-    if (part.name == kind && model.trainable[static_cast<size_t>(part.shard)] == place.unit) return model.gather(place, part.values);
+    if (part.name == kind && model.trainable[static_cast<size_t>(part.shard)] == place.unit)
+      return model.gather(place, part.values);
   fail(ErrorKind::Usage, name, "it has no optimizer state '" + kind + "'");
 }
 
 std::vector<std::string> Engine::parameter_names() const { return state_->model.names(); }
 
-std::filesystem::path Engine::save(const std::filesystem::path& directory, const std::string& metadata, int keep_last) {
+std::filesystem::path Engine::save(const std::filesystem::path& directory, const std::string& metadata,
+                                   int keep_last) {
   return detail::save(*state_, directory, metadata, keep_last);
 }
-std::string Engine::load(const std::filesystem::path& checkpoint) { return detail::load(*state_, checkpoint); }
+std::string Engine::load(const std::filesystem::path& checkpoint) {
+  return detail::load(*state_, checkpoint);
+}
 
 const Plan& Engine::plan() const { return state_->model.plan; }
 const Mesh& Engine::mesh() const { return state_->model.mesh; }
@@ -204,10 +222,15 @@ const Mesh& Engine::mesh() const { return state_->model.mesh; }
 EngineStats Engine::stats() const {
   const detail::ResidencyCounters& slabs = state_->model.residency->counters();
   const detail::GradientCounters& gradients = state_->model.gradients->counters();
-  return {.steps = state_->steps, .skipped_steps = state_->skipped_steps, .all_gathers = slabs.gathers,
-          .all_gather_elements = slabs.gathered_elements, .reduce_scatters = gradients.buckets,
-          .reduce_scatter_elements = gradients.reduce_scatter_elements, .all_reduce_elements = gradients.all_reduce_elements,
-          .resident_bytes = slabs.resident_bytes, .peak_resident_bytes = slabs.peak_resident_bytes,
+  return {.steps = state_->steps,
+          .skipped_steps = state_->skipped_steps,
+          .all_gathers = slabs.gathers,
+          .all_gather_elements = slabs.gathered_elements,
+          .reduce_scatters = gradients.buckets,
+          .reduce_scatter_elements = gradients.reduce_scatter_elements,
+          .all_reduce_elements = gradients.all_reduce_elements,
+          .resident_bytes = slabs.resident_bytes,
+          .peak_resident_bytes = slabs.peak_resident_bytes,
           .waited_s = slabs.waited_s + gradients.waited_s};
 }
 

@@ -29,7 +29,8 @@ struct Part {
 };
 
 // Runs a phase on every rank and lets all of them fail if one does, with the first failing rank's words.
-void together(const Mesh& mesh, const Group& all, const std::string& what, const std::function<void()>& phase) {
+void together(const Mesh& mesh, const Group& all, const std::string& what,
+              const std::function<void()>& phase) {
   constexpr int64_t kTextBytes = 512;
   at::Tensor mine = at::zeros({kTextBytes}, at::kByte);
   std::exception_ptr own;
@@ -54,7 +55,9 @@ void together(const Mesh& mesh, const Group& all, const std::string& what, const
 std::vector<std::string> gather_text(const Mesh& mesh, const Group& all, const std::string& text) {
   const auto bytes = at::TensorOptions(at::kByte).device(mesh.device());
   at::Tensor sizes = at::empty({all.size()}, at::TensorOptions(at::kLong).device(mesh.device()));
-  all.all_gather(sizes, at::tensor({static_cast<int64_t>(text.size())}, at::kLong).to(mesh.device()), "text size").wait();
+  all.all_gather(sizes, at::tensor({static_cast<int64_t>(text.size())}, at::kLong).to(mesh.device()),
+                 "text size")
+      .wait();
   const int64_t longest = std::max<int64_t>(1, sizes.max().item<int64_t>());
   at::Tensor mine = at::zeros({longest}, at::kByte);
   std::copy(text.begin(), text.end(), mine.data_ptr<uint8_t>());
@@ -69,7 +72,8 @@ std::vector<std::string> gather_text(const Mesh& mesh, const Group& all, const s
   return texts;
 }
 
-// The parts of all parameters in this rank's shards. With replicas, each of them saves its share of what they all hold.
+// The parts of all parameters in this rank's shards. With replicas, each of them saves its share of what they
+// all hold.
 std::vector<Part> parts(EngineState& state, bool share_among_replicas) {
   ShardedModel& model = state.model;
   std::vector<Part> result;
@@ -78,10 +82,12 @@ std::vector<Part> parts(EngineState& state, bool share_among_replicas) {
   const int64_t replica = share_among_replicas ? model.replica_group.rank() : 0;
   auto add = [&](const std::string& prefix, int unit, const at::Tensor& shard) {
     for (const ShardSegment& segment : model.segments(unit)) {
-      const int64_t from = segment.numel() * replica / replicas, to = segment.numel() * (replica + 1) / replicas;
+      const int64_t from = segment.numel() * replica / replicas,
+                    to = segment.numel() * (replica + 1) / replicas;
       if (from == to) continue;
       const auto place = model.place_of(segment.name);
-      result.push_back({prefix + segment.name, model.layout(unit).parameters[static_cast<size_t>(place.parameter)].shape,
+      result.push_back({prefix + segment.name,
+                        model.layout(unit).parameters[static_cast<size_t>(place.parameter)].shape,
                         segment.parameter_begin + from, shard.narrow(0, segment.begin + from, to - from)});
     }
   };
@@ -95,7 +101,8 @@ std::vector<Part> parts(EngineState& state, bool share_among_replicas) {
 }
 
 TensorPiece whole_piece(const std::string& name, const at::Tensor& tensor) {
-  return {name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), 0, tensor.numel(), tensor.const_data_ptr()};
+  return {name,           dtype_of(tensor.scalar_type()), tensor.sizes().vec(), 0,
+          tensor.numel(), tensor.const_data_ptr()};
 }
 
 std::string own_prefix(const ShardedModel& model) { return "rank/" + std::to_string(model.all.rank()) + "/"; }
@@ -106,8 +113,13 @@ Json engine_metadata(EngineState& state, const std::string& metadata) {
   Json steps = Json::object();
   const std::vector<int64_t> taken = state.model.optimizer->parameter_steps();
   for (size_t i = 0; i < taken.size(); ++i) steps[state.model.names()[i]] = taken[i];
-  return {{"engine", {{"format", kFormat}, {"ranks", state.model.all.size()}, {"stage", state.model.options.stage},
-                      {"steps", state.steps}, {"skipped_steps", state.skipped_steps}, {"parameter_steps", steps}}},
+  return {{"engine",
+           {{"format", kFormat},
+            {"ranks", state.model.all.size()},
+            {"stage", state.model.options.stage},
+            {"steps", state.steps},
+            {"skipped_steps", state.skipped_steps},
+            {"parameter_steps", steps}}},
           {"user", user}};
 }
 
@@ -119,21 +131,25 @@ void read_into(const CheckpointReader& reader, const std::string& name, int64_t 
   into.view({-1}).copy_(values);
 }
 
-const StoredTensor& stored(const CheckpointReader& reader, const std::string& name, const std::vector<int64_t>& shape) {
+const StoredTensor& stored(const CheckpointReader& reader, const std::string& name,
+                           const std::vector<int64_t>& shape) {
   auto found = reader.tensors().find(name);
   require(found != reader.tensors().end(), ErrorKind::Config, name, "the checkpoint does not hold it",
           "load it into the model and optimizer it was made with");
   require(found->second.shape == shape, ErrorKind::Config, name,
-          "the checkpoint has shape " + c10::str(at::IntArrayRef(found->second.shape)) + ", the model " + c10::str(at::IntArrayRef(shape)));
+          "the checkpoint has shape " + c10::str(at::IntArrayRef(found->second.shape)) + ", the model " +
+              c10::str(at::IntArrayRef(shape)));
   return found->second;
 }
 
 }  // namespace
 
-std::filesystem::path save(EngineState& state, const std::filesystem::path& directory, const std::string& metadata, int keep_last) {
+std::filesystem::path save(EngineState& state, const std::filesystem::path& directory,
+                           const std::string& metadata, int keep_last) {
   ShardedModel& model = state.model;
   state.rethrow_deferred();
-  require(state.micro_step == 0, ErrorKind::Usage, "save", "called between backward() and step()", "save after step()");
+  require(state.micro_step == 0, ErrorKind::Usage, "save", "called between backward() and step()",
+          "save after step()");
   BypassIntercept bypass;
   c10::NoGradGuard no_grad;
   const std::string about = engine_metadata(state, metadata).dump();
@@ -143,7 +159,9 @@ std::filesystem::path save(EngineState& state, const std::filesystem::path& dire
     together(model.mesh, model.all, "save", [&] {
       if (model.all.rank() == 0) temporary = CheckpointWriter::begin(directory, state.steps);
     });
-    const std::string id = gather_text(model.mesh, model.all, temporary.empty() ? "" : std::to_string(CheckpointWriter::save_id(temporary)))[0];
+    const std::string id =
+        gather_text(model.mesh, model.all,
+                    temporary.empty() ? "" : std::to_string(CheckpointWriter::save_id(temporary)))[0];
     temporary = CheckpointWriter::temporary_path(directory, state.steps, std::stoull(id));
 
     ShardManifest manifest;
@@ -153,13 +171,15 @@ std::filesystem::path save(EngineState& state, const std::filesystem::path& dire
       auto keep = [&](const at::Tensor& tensor) { return alive.emplace_back(tensor.cpu().contiguous()); };
       for (const Part& part : parts(state, /*share_among_replicas=*/true)) {
         const at::Tensor values = keep(part.values);
-        pieces.push_back({part.name, dtype_of(values.scalar_type()), part.shape, part.begin, values.numel(), values.const_data_ptr()});
+        pieces.push_back({part.name, dtype_of(values.scalar_type()), part.shape, part.begin, values.numel(),
+                          values.const_data_ptr()});
       }
       for (const auto& [name, buffer] : model.buffers) {
         if (model.all.rank() == 0) pieces.push_back(whole_piece("buffer/" + name, keep(buffer)));
         pieces.push_back(whole_piece(own_prefix(model) + "buffer/" + name, keep(buffer)));
       }
-      pieces.push_back(whole_piece(own_prefix(model) + "random", keep(at::detail::getDefaultCPUGenerator().get_state())));
+      pieces.push_back(
+          whole_piece(own_prefix(model) + "random", keep(at::detail::getDefaultCPUGenerator().get_state())));
       manifest = CheckpointWriter::write_shard(temporary, model.all.rank(), pieces);
     });
     const std::vector<std::string> manifests = gather_text(model.mesh, model.all, to_text(manifest));
@@ -179,7 +199,8 @@ std::filesystem::path save(EngineState& state, const std::filesystem::path& dire
 std::string load(EngineState& state, const std::filesystem::path& checkpoint) {
   ShardedModel& model = state.model;
   state.rethrow_deferred();
-  require(state.micro_step == 0, ErrorKind::Usage, "load", "called between backward() and step()", "load before the first forward()");
+  require(state.micro_step == 0, ErrorKind::Usage, "load", "called between backward() and step()",
+          "load before the first forward()");
   model.residency->require_no_pins();
   BypassIntercept bypass;
   c10::NoGradGuard no_grad;
@@ -188,17 +209,21 @@ std::string load(EngineState& state, const std::filesystem::path& checkpoint) {
   together(model.mesh, model.all, "load", [&] {
     const CheckpointReader reader(checkpoint);
     about = Json::parse(reader.metadata(), nullptr, false);
-    require(about.is_object() && about.contains("engine") && about["engine"].is_object() && about["engine"].value("format", 0) == kFormat,
+    require(about.is_object() && about.contains("engine") && about["engine"].is_object() &&
+                about["engine"].value("format", 0) == kFormat,
             ErrorKind::Corrupt, checkpoint.string(), "it was not written by this engine");
     const std::vector<Part> wanted = parts(state, /*share_among_replicas=*/false);
     for (const Part& part : wanted) stored(reader, part.name, part.shape);
     for (const std::string& name : model.names()) {
       const Json& taken = about["engine"]["parameter_steps"];
-      require(taken.contains(name) && taken[name].is_number_integer(), ErrorKind::Corrupt, checkpoint.string(), "no step count of " + name);
+      require(taken.contains(name) && taken[name].is_number_integer(), ErrorKind::Corrupt,
+              checkpoint.string(), "no step count of " + name);
       steps.push_back(taken[name].get<int64_t>());
     }
     const bool same_ranks = about["engine"].value("ranks", 0) == model.all.size();
-    auto buffer_name = [&](const std::string& name) { return (same_ranks ? own_prefix(model) : "") + "buffer/" + name; };
+    auto buffer_name = [&](const std::string& name) {
+      return (same_ranks ? own_prefix(model) : "") + "buffer/" + name;
+    };
     for (const auto& [name, buffer] : model.buffers) stored(reader, buffer_name(name), buffer.sizes().vec());
 
     // Everything fits: from here on values change.

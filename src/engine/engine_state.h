@@ -17,7 +17,8 @@ struct HookLink {
 };
 
 struct EngineState {
-  EngineState(ModelParameters parameters, const OptimizerSpec& optimizer, const EngineOptions& options, Mesh mesh);
+  EngineState(ModelParameters parameters, const OptimizerSpec& optimizer, const EngineOptions& options,
+              Mesh mesh);
   ~EngineState();
   EngineState(const EngineState&) = delete;
   EngineState& operator=(const EngineState&) = delete;
@@ -39,7 +40,8 @@ struct EngineState {
 };
 
 // engine_checkpoint.cpp
-std::filesystem::path save(EngineState& state, const std::filesystem::path& directory, const std::string& metadata, int keep_last);
+std::filesystem::path save(EngineState& state, const std::filesystem::path& directory,
+                           const std::string& metadata, int keep_last);
 std::string load(EngineState& state, const std::filesystem::path& checkpoint);
 
 }  // namespace zero::detail

@@ -12,8 +12,10 @@ namespace {
 std::vector<int> units_named(const detail::ShardedModel& model, std::span<const std::string> names) {
   std::vector<int> units;
   for (const std::string& name : names) {
-    auto named = std::find_if(model.units.begin(), model.units.end(), [&](const detail::Unit& unit) { return unit.layout.name == name; });
-    const int unit = named != model.units.end() ? static_cast<int>(named - model.units.begin()) : model.place_of(name).unit;
+    auto named = std::find_if(model.units.begin(), model.units.end(),
+                              [&](const detail::Unit& unit) { return unit.layout.name == name; });
+    const int unit = named != model.units.end() ? static_cast<int>(named - model.units.begin())
+                                                : model.place_of(name).unit;
     if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
   }
   return units;

@@ -23,13 +23,16 @@ at::Tensor flat(const at::Tensor& gradient) {
 }
 
 void put(at::Tensor into, const at::Tensor& values, bool replace) {
-  if (replace) into.copy_(values);
-  else into.add_(values.scalar_type() == into.scalar_type() ? values : values.to(into.scalar_type()));
+  if (replace)
+    into.copy_(values);
+  else
+    into.add_(values.scalar_type() == into.scalar_type() ? values : values.to(into.scalar_type()));
 }
 
 }  // namespace
 
-Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all, GradientOptions options)
+Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all,
+                     GradientOptions options)
     : units_(units),
       shard_group_(std::move(shard_group)),
       replica_group_(std::move(replica_group)),
@@ -39,11 +42,14 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
   gradients_.resize(units_.size());
   for (size_t i = 0; i < units_.size(); ++i) {
     const UnitLayout& layout = units_[i].layout;
-    for (size_t p = 0; p < layout.parameters.size(); ++p) places_.emplace_back(static_cast<int>(i), static_cast<int>(p));
+    for (size_t p = 0; p < layout.parameters.size(); ++p)
+      places_.emplace_back(static_cast<int>(i), static_cast<int>(p));
     if (!layout.trainable) continue;
     gradients_[i].pending.resize(layout.parameters.size());
-    gradients_[i].shard = at::empty({layout.shard_numel}, units_[i].shard.options().dtype(options_.accumulation_dtype));
-    bucket_piece_numel_ = std::max(bucket_piece_numel_, bucket_piece_numel(layout, shard_group_.size(), options_.bucket_numel));
+    gradients_[i].shard =
+        at::empty({layout.shard_numel}, units_[i].shard.options().dtype(options_.accumulation_dtype));
+    bucket_piece_numel_ =
+        std::max(bucket_piece_numel_, bucket_piece_numel(layout, shard_group_.size(), options_.bucket_numel));
     order_.push_back(static_cast<int>(i));
   }
   std::reverse(order_.begin(), order_.end());
@@ -61,6 +67,7 @@ void Gradients::on_gradient(int parameter, at::Tensor gradient) {
   UnitGradient& target = gradients_[static_cast<size_t>(unit)];
   at::Tensor& pending = target.pending[static_cast<size_t>(place)];
   used_[static_cast<size_t>(parameter)] = 1;
+  if (target.unpacked) flush();  // part of it may have gone already: what comes now is a second contribution
   if (pending.defined()) {
     pending = pending.to(options_.accumulation_dtype) + flat(gradient);
     return;
@@ -75,7 +82,8 @@ void Gradients::on_gradient(int parameter, at::Tensor gradient) {
 
 // Sends, in the common order, the units whose gradients are complete.
 void Gradients::send_ready() {
-  while (next_ < order_.size() && gradients_[static_cast<size_t>(order_[next_])].queued) send(order_[next_++]);
+  while (next_ < order_.size() && gradients_[static_cast<size_t>(order_[next_])].queued)
+    send(order_[next_++]);
 }
 
 void Gradients::send(int index) {
@@ -94,12 +102,15 @@ void Gradients::send_whole(int index, bool late) {
   const std::string& name = units_[static_cast<size_t>(index)].layout.name;
   if (!(late && boundary_)) {
     add_directly(index, gradient.shard, gradient.rounds++ == 0);
-    if (boundary_) replicas_.start(gradient.shard, name);
+    if (!boundary_) return;
+    if (options_.predivide != 1) gradient.shard.div_(options_.predivide);
+    replicas_.start(gradient.shard, name);
     return;
   }
   // The shard is being summed already: sum what came late by itself.
   at::Tensor rest = at::empty_like(gradient.shard);
   add_directly(index, rest, true);
+  if (options_.predivide != 1) rest.div_(options_.predivide);
   replicas_.start(rest, name);
   replicas_.finish();
   gradient.shard.add_(rest);
@@ -132,10 +143,14 @@ void Gradients::fold_into_local(UnitGradient& gradient, const Unit& unit) {
   release(gradient);
 }
 
-// Cuts a unit into pieces. A piece either starts an empty bucket, fits beside what is there, or the bucket goes first.
+// Cuts a unit into pieces. A piece either starts an empty bucket, fits beside what is there, or the bucket
+// goes first.
 void Gradients::add_pieces(int index, bool first) {
   const int64_t shard_numel = units_[static_cast<size_t>(index)].layout.shard_numel;
-  if (shard_numel == 0) return release(gradients_[static_cast<size_t>(index)]);
+  UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
+  if (shard_numel == 0) return release(gradient);
+  gradient.arrived = 0;
+  gradient.unpacked = true;
   for (int64_t begin = 0; begin < shard_numel;) {
     const int64_t numel = std::min(bucket_piece_numel_, shard_numel - begin);
     if (filling_.numel + numel > bucket_piece_numel_) flush();
@@ -156,7 +171,8 @@ void Gradients::flush() {
   filling_ = {};
   const int64_t ranks = shard_group_.size();
   const at::TensorOptions options = units_[static_cast<size_t>(bucket.pieces.front().unit)].shard.options();
-  if (staging_.empty()) staging_.push_back(at::empty({ranks * bucket_piece_numel_}, options.dtype(options_.communication_dtype)));
+  if (staging_.empty())
+    staging_.push_back(at::empty({ranks * bucket_piece_numel_}, options.dtype(options_.communication_dtype)));
   bucket.staging = staging_.back();
   staging_.pop_back();
   bucket.sent = bucket.staging.narrow(0, 0, ranks * bucket.numel).view({ranks, bucket.numel});
@@ -172,8 +188,9 @@ void Gradients::flush() {
   }
   if (options_.predivide != 1) bucket.sent.div_(options_.predivide);
   bucket.sum = at::empty({bucket.numel}, options.dtype(at::kFloat));
-  bucket.work = shard_group_.reduce_scatter(bucket.sum, bucket.sent.view({-1}), /*accumulate=*/false,
-                                            units_[static_cast<size_t>(bucket.pieces.front().unit)].layout.name);
+  bucket.work =
+      shard_group_.reduce_scatter(bucket.sum, bucket.sent.view({-1}), /*accumulate=*/false,
+                                  units_[static_cast<size_t>(bucket.pieces.front().unit)].layout.name);
   counters_.buckets++;
   counters_.reduce_scatter_elements += ranks * bucket.numel;
   in_flight_.push_back(std::move(bucket));
@@ -197,7 +214,8 @@ void Gradients::settle(Bucket& bucket) {
   staging_.push_back(bucket.staging);
 }
 
-// Fills `row` with elements [piece.begin, +numel) of rank `rank`'s shard: gradients where there are some, zeros elsewhere.
+// Fills `row` with elements [piece.begin, +numel) of rank `rank`'s shard: gradients where there are some,
+// zeros elsewhere.
 void Gradients::pack(const Piece& piece, at::Tensor row, int rank) {
   const Unit& unit = units_[static_cast<size_t>(piece.unit)];
   const UnitGradient& gradient = gradients_[static_cast<size_t>(piece.unit)];
@@ -212,7 +230,8 @@ void Gradients::pack(const Piece& piece, at::Tensor row, int rank) {
     const int64_t from = std::max(parameter.offset, begin), to = std::min(parameter.end(), end);
     if (from >= to || !gradient.pending[p].defined()) continue;
     if (from > filled) row.narrow(0, filled - begin, from - filled).zero_();
-    row.narrow(0, from - begin, to - from).copy_(gradient.pending[p].narrow(0, from - parameter.offset, to - from));
+    row.narrow(0, from - begin, to - from)
+        .copy_(gradient.pending[p].narrow(0, from - parameter.offset, to - from));
     filled = to;
   }
   if (filled < end) row.narrow(0, filled - begin, end - filled).zero_();
@@ -221,10 +240,12 @@ void Gradients::pack(const Piece& piece, at::Tensor row, int rank) {
 void Gradients::release(UnitGradient& gradient) {
   for (at::Tensor& pending : gradient.pending) pending.reset();
   gradient.arrived = 0;
+  gradient.unpacked = false;
 }
 
 void Gradients::end_backward() {
-  // Units that some rank did not finish (parameters without gradient) are sent all the same: the others wait for them.
+  // Units that some rank did not finish (parameters without gradient) are sent all the same: the others wait
+  // for them.
   while (next_ < order_.size()) send(order_[next_++]);
   // Gradients that came after their unit had been sent go in a second round.
   for (int unit : order_)
@@ -234,14 +255,17 @@ void Gradients::end_backward() {
   in_flight_.clear();
   if (boundary_) {
     if (shard_group_.size() > 1 && replica_group_.size() > 1)
-      for (int unit : order_) replicas_.start(gradients_[static_cast<size_t>(unit)].shard, units_[static_cast<size_t>(unit)].layout.name);
+      for (int unit : order_)
+        replicas_.start(gradients_[static_cast<size_t>(unit)].shard,
+                        units_[static_cast<size_t>(unit)].layout.name);
     replicas_.finish();
     counters_.all_reduce_elements = replicas_.elements();
   }
   if (!order_agreed_) agree_on_order();
 }
 
-// After the first backward all ranks take over the order in which rank 0's units became ready: it wastes no waiting.
+// After the first backward all ranks take over the order in which rank 0's units became ready: it wastes no
+// waiting.
 void Gradients::agree_on_order() {
   order_agreed_ = true;
   if (all_.size() == 1 || order_.empty()) return;

@@ -1,9 +1,9 @@
 #pragma once
 // From the gradients that autograd produces to the summed fp32 gradient of this rank's shard.
 //
-// Two verbs, as a reducer should have: on_gradient() while backward runs, end_backward() when it is over. Units are sent in an
-// order that all ranks share (reverse module order first, then the order in which rank 0 saw them become ready), so ranks whose
-// backward takes another path still issue the same collectives.
+// Two verbs, as a reducer should have: on_gradient() while backward runs, end_backward() when it is over.
+// Units are sent in an order that all ranks share (reverse module order first, then the order in which rank 0
+// saw them become ready), so ranks whose backward takes another path still issue the same collectives.
 
 #include <cstdint>
 #include <deque>
@@ -18,37 +18,40 @@
 namespace zero::detail {
 
 struct GradientOptions {
-  Placement placement = Placement::Shard;   // between micro-batches
-  bool accumulates = false;                 // several micro-batches a step
+  Placement placement = Placement::Shard;  // between micro-batches
+  bool accumulates = false;                // several micro-batches a step
   at::ScalarType accumulation_dtype = at::kFloat;
   at::ScalarType communication_dtype = at::kFloat;
-  int64_t bucket_numel = 0;                 // elements of one collective over all ranks
-  double predivide = 1;                     // gradients are divided by it before they travel, multiplied back after
-  bool overlap = true;                      // false: wait for every bucket at once; same results
+  int64_t bucket_numel = 0;  // elements of one collective over all ranks
+  double predivide = 1;      // gradients are divided by it before they travel, multiplied back after
+  bool overlap = true;       // false: wait for every bucket at once; same results
 };
 
 struct GradientCounters {
-  int64_t buckets = 0;                   // reduce-scatters
-  int64_t reduce_scatter_elements = 0;   // full size, padding included
-  int64_t all_reduce_elements = 0;       // over replicas, counted twice
+  int64_t buckets = 0;                  // reduce-scatters
+  int64_t reduce_scatter_elements = 0;  // full size, padding included
+  int64_t all_reduce_elements = 0;      // over replicas, counted twice
   double waited_s = 0;
 };
 
 class Gradients {
  public:
   /// `units` outlives this. Parameters are numbered over all units, in order.
-  Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all, GradientOptions options);
+  Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all,
+            GradientOptions options);
 
   /// `boundary`: the optimizer steps after this backward.
   void begin_backward(bool boundary);
-  /// A parameter's gradient, in its own shape. May come several times in one backward. The tensor is kept until it is packed.
+  /// A parameter's gradient, in its own shape. May come several times in one backward. The tensor is kept
+  /// until it is packed.
   void on_gradient(int parameter, at::Tensor gradient);
   /// Sends what is left and waits for everything. Collective.
   void end_backward();
   /// Forgets a backward that failed.
   void abandon();
 
-  /// The raw sum over ranks and micro-batches of a unit's shard, [shard_numel]. Valid at a boundary, until clear().
+  /// The raw sum over ranks and micro-batches of a unit's shard, [shard_numel]. Valid at a boundary, until
+  /// clear().
   const at::Tensor& shard_gradient(int unit) const { return gradients_[static_cast<size_t>(unit)].shard; }
   /// Per parameter: did this rank produce a gradient since clear()?
   const std::vector<char>& used() const { return used_; }
@@ -64,10 +67,11 @@ class Gradients {
     at::Tensor local;                 // [padded_numel] of a Partial placement that accumulates
     std::vector<at::Tensor> pending;  // per parameter of the unit
     int arrived = 0;
-    int rounds = 0;                   // times it was sent since clear()
-    bool local_fresh = true;          // `local` holds nothing yet
-    bool queued = false;              // all parameters came in this backward
-    bool sent = false;                // in this backward
+    int rounds = 0;           // times it was sent since clear()
+    bool local_fresh = true;  // `local` holds nothing yet
+    bool queued = false;      // all parameters came in this backward
+    bool sent = false;        // in this backward
+    bool unpacked = false;    // sent, and pieces of it wait in the bucket that is being filled
   };
   /// A piece of every rank's shard of one unit, `numel` elements a rank.
   struct Piece {
@@ -78,10 +82,10 @@ class Gradients {
   };
   struct Bucket {
     std::vector<Piece> pieces;
-    int64_t numel = 0;  // a rank
-    at::Tensor sum;     // [numel] fp32
+    int64_t numel = 0;   // a rank
+    at::Tensor sum;      // [numel] fp32
     at::Tensor staging;  // memory of `sent`, for the next bucket
-    at::Tensor sent;    // [ranks, numel] communication dtype
+    at::Tensor sent;     // [ranks, numel] communication dtype
     Work work;
   };
 

@@ -57,9 +57,10 @@ void replay(std::span<const at::Tensor> tensors, const std::function<void(size_t
     wanted.tape->replay(wanted.storages, [&](int64_t id, const c10::Storage& values) {
       for (size_t i : wanted.users.at(id)) {
         const at::Tensor& tensor = tensors[i];
-        auto value = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(values), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                              tensor.dtype());
-        value.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+        auto value = at::detail::make_tensor<c10::TensorImpl>(
+            c10::Storage(values), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+        value.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
+                                                           tensor.storage_offset());
         sink(i, value);
       }
     });
@@ -73,7 +74,8 @@ void materialize(torch::nn::Module& module) {
   replay(tensors, [&](size_t i, const at::Tensor& value) {
     c10::StorageImpl& storage = *tensors[i].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     if (!is_lazy(tensors[i])) return;  // shares its storage with one that came before
-    c10::DataPtr& memory = value.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    c10::DataPtr& memory =
+        value.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
     // Replayed values are fresh; the tape forgets them after this call, so their memory can move.
     c10::DataPtr taken(memory.get(), memory.device());
     std::swap(taken, memory);

@@ -21,23 +21,25 @@ std::string name_of(const c10::OperatorHandle& op) { return op.schema().name(); 
 // In-place operators that give every element of their target a new value without looking at the old one.
 bool overwrites_target(const c10::OperatorHandle& op, const at::Tensor& target) {
   static const std::unordered_set<std::string> kNames{
-      "aten::normal_",     "aten::uniform_",    "aten::fill_",   "aten::zero_",      "aten::copy_",
-      "aten::random_",     "aten::log_normal_", "aten::cauchy_", "aten::geometric_", "aten::exponential_",
-      "aten::bernoulli_"};
+      "aten::normal_",    "aten::uniform_",     "aten::fill_",       "aten::zero_",
+      "aten::copy_",      "aten::random_",      "aten::log_normal_", "aten::cauchy_",
+      "aten::geometric_", "aten::exponential_", "aten::bernoulli_"};
   return kNames.contains(name_of(op)) && target.is_non_overlapping_and_dense() &&
          static_cast<size_t>(target.numel() * target.element_size()) ==
              target.unsafeGetTensorImpl()->unsafe_storage().nbytes();
 }
 
 at::Tensor geometry_on(const TensorRef& ref, const c10::Storage& storage) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                          c10::scalarTypeToTypeMeta(ref.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(ref.sizes, ref.strides, ref.offset);
   return tensor;
 }
 
 TensorRef ref_of(const at::Tensor& tensor, int64_t storage) {
-  return {storage, tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(), tensor.scalar_type()};
+  return {storage, tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
+          tensor.scalar_type()};
 }
 
 at::Tensor meta_like(const at::Tensor& tensor) {
@@ -46,9 +48,11 @@ at::Tensor meta_like(const at::Tensor& tensor) {
 }
 
 bool has_tensors(const torch::jit::Stack& stack, size_t base) {
-  return std::any_of(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end(), [](const c10::IValue& value) {
-    return (value.isTensor() && value.toTensor().defined()) || value.isTensorList() || value.isOptionalTensorList();
-  });
+  return std::any_of(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end(),
+                     [](const c10::IValue& value) {
+                       return (value.isTensor() && value.toTensor().defined()) || value.isTensorList() ||
+                              value.isOptionalTensorList();
+                     });
 }
 
 bool returns_tensors(const c10::OperatorHandle& op) {
@@ -65,8 +69,10 @@ HollowTag* hollow_tag(const at::Tensor& tensor) { return dynamic_cast<HollowTag*
 
 Tape::Tape() : random_state_(at::detail::getDefaultCPUGenerator().get_state()) {}
 
-Tape::Entry Tape::make_entry(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t base) const {
-  Entry entry{.op = op, .constants = torch::jit::Stack(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end())};
+Tape::Entry Tape::make_entry(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                             size_t base) const {
+  Entry entry{.op = op,
+              .constants = torch::jit::Stack(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end())};
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
   const auto& formal = op.schema().arguments();
   for (size_t i = 0; i < formal.size(); ++i) {
@@ -75,8 +81,8 @@ Tape::Entry Tape::make_entry(const c10::OperatorHandle& op, const torch::jit::St
     Argument argument{i, Argument::Form::Tensor, {}};
     auto add = [&](const at::Tensor& tensor) {
       if (HollowTag* tag = hollow_tag(tensor)) {
-        require(tag->tape.get() == this, ErrorKind::Usage, name_of(op), "uses a lazy tensor of another lazily() call",
-                "materialize it first");
+        require(tag->tape.get() == this, ErrorKind::Usage, name_of(op),
+                "uses a lazy tensor of another lazily() call", "materialize it first");
         (written ? entry.writes : entry.reads).push_back(tag->id);
         if (written) entry.overwrites = overwrites_target(op, tensor);
         argument.sources.emplace_back(ref_of(tensor, tag->id));
@@ -95,7 +101,8 @@ Tape::Entry Tape::make_entry(const c10::OperatorHandle& op, const torch::jit::St
       for (const at::Tensor& tensor : value.toTensorList()) add(tensor);
     } else if (value.isOptionalTensorList()) {
       argument.form = Argument::Form::OptionalList;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) add(tensor.value_or(at::Tensor()));
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+        add(tensor.value_or(at::Tensor()));
     } else {
       continue;
     }
@@ -109,7 +116,8 @@ void Tape::record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   const size_t base = stack.size() - op.schema().arguments().size();
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto run_as_it_is = [&] {
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake), &stack);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake),
+                       &stack);
   };
   const OperatorKind kind = kind_of(op);
   if (kind == OperatorKind::View || kind == OperatorKind::InplaceView) return run_as_it_is();
@@ -130,15 +138,16 @@ void Tape::record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   if (!returns_tensors(op) && kind != OperatorKind::Writes) return run_on_values(op, stack, base);
 
   for (const c10::Argument& argument : op.schema().arguments())
-    require(!argument.is_out(), ErrorKind::Unsupported, name_of(op), "out= variants are not supported inside lazily()",
-            "use the variant that returns its result");
+    require(!argument.is_out(), ErrorKind::Unsupported, name_of(op),
+            "out= variants are not supported inside lazily()", "use the variant that returns its result");
   Entry entry = make_entry(op, stack, base);
   if (kind == OperatorKind::Writes) {
     // The result of an in-place operator is its target; nothing is computed now.
     torch::jit::Stack results;
     const auto& formal = op.schema().arguments();
     for (size_t i = 0; i < formal.size() && results.size() < op.schema().returns().size(); ++i)
-      if (formal[i].alias_info() != nullptr && formal[i].alias_info()->isWrite()) results.push_back(stack[base + i]);
+      if (formal[i].alias_info() != nullptr && formal[i].alias_info()->isWrite())
+        results.push_back(stack[base + i]);
     push(std::move(entry));
     stack.resize(base);
     stack.insert(stack.end(), results.begin(), results.end());
@@ -153,10 +162,10 @@ at::Tensor Tape::hollow_like(const at::Tensor& meta, int64_t* id) {
   *id = static_cast<int64_t>(storage_nbytes_.size());
   const auto nbytes = static_cast<int64_t>(meta.unsafeGetTensorImpl()->unsafe_storage().nbytes());
   storage_nbytes_.push_back(nbytes);
-  c10::Storage storage =
-      make_unreadable_storage(nbytes, at::kCPU, std::make_shared<HollowTag>(shared_from_this(), *id),
-                              "this tensor was built under zero::lazily() and has no values yet: give its module to "
-                              "zero::Engine, or call zero::materialize() first");
+  c10::Storage storage = make_unreadable_storage(
+      nbytes, at::kCPU, std::make_shared<HollowTag>(shared_from_this(), *id),
+      "this tensor was built under zero::lazily() and has no values yet: give its module to "
+      "zero::Engine, or call zero::materialize() first");
   return geometry_on(ref_of(meta, *id), storage);
 }
 
@@ -179,8 +188,10 @@ void Tape::run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack
       value = c10::IValue();  // a CPU generator has no say over shapes
     }
   }
-  if (auto device = op.schema().argumentIndexWithName("device")) shapes[static_cast<size_t>(*device)] = c10::Device(at::kMeta);
-  if (auto pinned = op.schema().argumentIndexWithName("pin_memory")) shapes[static_cast<size_t>(*pinned)] = c10::IValue();
+  if (auto device = op.schema().argumentIndexWithName("device"))
+    shapes[static_cast<size_t>(*device)] = c10::Device(at::kMeta);
+  if (auto pinned = op.schema().argumentIndexWithName("pin_memory"))
+    shapes[static_cast<size_t>(*pinned)] = c10::IValue();
   try {
     op.callBoxed(&shapes);
   } catch (const c10::NotImplementedError&) {
@@ -206,8 +217,10 @@ void Tape::run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack
   stack.insert(stack.end(), shapes.begin(), shapes.end());
 }
 
-// An operator that the meta device does not know, on tensors with data: run it and keep only the shapes of its results.
-torch::jit::Stack Tape::run_for_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t base) const {
+// An operator that the meta device does not know, on tensors with data: run it and keep only the shapes of
+// its results.
+torch::jit::Stack Tape::run_for_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                       size_t base) const {
   torch::jit::Stack results(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
   for (c10::IValue& value : results)
     if (value.isGenerator()) value = c10::IValue();
@@ -218,15 +231,18 @@ torch::jit::Stack Tape::run_for_shapes(const c10::OperatorHandle& op, const torc
   return results;
 }
 
-// The operator's result depends on values (item(), equal(), nonzero()): compute its hollow inputs now, if that draws no random numbers.
+// The operator's result depends on values (item(), equal(), nonzero()): compute its hollow inputs now, if
+// that draws no random numbers.
 void Tape::run_on_values(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base) {
   Entry entry = make_entry(op, stack, base);
   const std::set<int64_t> wanted(entry.reads.begin(), entry.reads.end());
   std::set<int64_t> needed = wanted;
   bool random = entry.random;
   for (auto past = entries_.rbegin(); past != entries_.rend(); ++past) {
-    const bool used = std::any_of(past->writes.begin(), past->writes.end(), [&](int64_t id) { return needed.contains(id); }) ||
-                      std::any_of(past->defines.begin(), past->defines.end(), [&](const Output& output) { return needed.contains(output.storage); });
+    const bool used = std::any_of(past->writes.begin(), past->writes.end(),
+                                  [&](int64_t id) { return needed.contains(id); }) ||
+                      std::any_of(past->defines.begin(), past->defines.end(),
+                                  [&](const Output& output) { return needed.contains(output.storage); });
     if (!used) continue;
     random |= past->random;
     needed.insert(past->reads.begin(), past->reads.end());
@@ -246,12 +262,12 @@ void Tape::run_on_values(const c10::OperatorHandle& op, torch::jit::Stack& stack
 
 struct Tape::Replay {
   Tape& tape;
-  std::vector<char> live;                                       // per entry
-  std::unordered_map<int64_t, size_t> last;                     // storage -> last live entry that touches it
+  std::vector<char> live;                    // per entry
+  std::unordered_map<int64_t, size_t> last;  // storage -> last live entry that touches it
   std::unordered_map<int64_t, c10::Storage> values;
 
-  // Which entries must run for the wanted storages, from last to first: a storage is needed until the operator that
-  // defines it, or that overwrites it completely.
+  // Which entries must run for the wanted storages, from last to first: a storage is needed until the
+  // operator that defines it, or that overwrites it completely.
   void find_live(const std::set<int64_t>& wanted) {
     const auto& entries = tape.entries_;
     live.assign(entries.size(), 0);
@@ -262,7 +278,8 @@ struct Tape::Replay {
       bool runs = false;
       for (int64_t storage : entry.writes) runs |= needed.contains(storage);
       for (const Output& output : entry.defines) runs |= needed.contains(output.storage);
-      // A random operator whose result nobody needs still moves the generator; with inputs, how far may depend on them.
+      // A random operator whose result nobody needs still moves the generator; with inputs, how far may
+      // depend on them.
       if (entry.random && !entry.reads.empty()) runs = true;
       if (!runs) continue;
       live[i] = 1;
@@ -272,8 +289,10 @@ struct Tape::Replay {
       }
       for (int64_t storage : entry.writes) {
         touch(storage, i);
-        if (entry.overwrites) needed.erase(storage);
-        else needed.insert(storage);
+        if (entry.overwrites)
+          needed.erase(storage);
+        else
+          needed.insert(storage);
       }
       for (int64_t storage : entry.reads) {
         touch(storage, i);
@@ -296,8 +315,9 @@ struct Tape::Replay {
       if (const auto* ref = std::get_if<TensorRef>(&source)) return geometry_on(*ref, storage(ref->storage));
       const at::Tensor& real = std::get<at::Tensor>(source);
       const uint32_t recorded = entry.versions[version++];
-      require(!real.defined() || real.is_inference() || real._version() == recorded, ErrorKind::Usage, name_of(entry.op),
-              "a tensor used inside lazily() was changed before the values were computed", "pass a clone of it");
+      require(!real.defined() || real.is_inference() || real._version() == recorded, ErrorKind::Usage,
+              name_of(entry.op), "a tensor used inside lazily() was changed before the values were computed",
+              "pass a clone of it");
       return real;
     };
     for (const Argument& argument : entry.arguments) {
@@ -323,8 +343,8 @@ struct Tape::Replay {
     torch::jit::Stack stack = arguments_of(entry);
     entry.op.callBoxed(&stack);
     for (const Output& output : entry.defines) {
-      const at::Tensor result =
-          output.element ? stack[output.index].toTensorVector()[*output.element] : stack[output.index].toTensor();
+      const at::Tensor result = output.element ? stack[output.index].toTensorVector()[*output.element]
+                                               : stack[output.index].toTensor();
       values.insert_or_assign(output.storage, result.storage());
     }
   }

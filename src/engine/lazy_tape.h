@@ -1,8 +1,8 @@
 #pragma once
 // The tape behind lazily(): operators in program order, tensors as geometry on numbered storages.
 
-#include <ATen/core/stack.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/stack.h>
 #include <torch/types.h>
 
 #include <functional>
@@ -26,7 +26,8 @@ struct HollowTag : StorageTag {
 };
 HollowTag* hollow_tag(const at::Tensor& tensor);
 
-/// A view of a numbered storage. The tape must not hold hollow tensors themselves: their storages hold the tape.
+/// A view of a numbered storage. The tape must not hold hollow tensors themselves: their storages hold the
+/// tape.
 struct TensorRef {
   int64_t storage;
   std::vector<int64_t> sizes, strides;
@@ -57,11 +58,11 @@ class Tape : public OperatorRecorder, public std::enable_shared_from_this<Tape> 
   };
   struct Entry {
     c10::OperatorHandle op;
-    torch::jit::Stack constants;      // all arguments; those in `arguments` are filled in at replay
+    torch::jit::Stack constants;        // all arguments; those in `arguments` are filled in at replay
     std::vector<Argument> arguments{};  // the ones with tensors
     std::vector<int64_t> reads{}, writes{};
     std::vector<Output> defines{};
-    std::vector<uint32_t> versions{};   // of the tensors with data, to notice later changes
+    std::vector<uint32_t> versions{};  // of the tensors with data, to notice later changes
     bool random = false;
     bool overwrites = false;  // writes every element of its target without reading it
   };
@@ -69,7 +70,8 @@ class Tape : public OperatorRecorder, public std::enable_shared_from_this<Tape> 
 
   Entry make_entry(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t base) const;
   void run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base, Entry entry);
-  torch::jit::Stack run_for_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t base) const;
+  torch::jit::Stack run_for_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                   size_t base) const;
   void run_on_values(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base);
   at::Tensor hollow_like(const at::Tensor& meta, int64_t* id);
   void push(Entry entry);

@@ -15,10 +15,18 @@ namespace zero::detail {
 namespace {
 
 constexpr std::array<std::pair<Dtype, at::ScalarType>, 12> kTypes{{
-    {Dtype::f32, at::kFloat}, {Dtype::bf16, at::kBFloat16}, {Dtype::f16, at::kHalf},
-    {Dtype::f64, at::kDouble}, {Dtype::f8_e4m3, at::kFloat8_e4m3fn}, {Dtype::f8_e5m2, at::kFloat8_e5m2},
-    {Dtype::i64, at::kLong}, {Dtype::i32, at::kInt}, {Dtype::i16, at::kShort},
-    {Dtype::i8, at::kChar}, {Dtype::u8, at::kByte}, {Dtype::boolean, at::kBool},
+    {Dtype::f32, at::kFloat},
+    {Dtype::bf16, at::kBFloat16},
+    {Dtype::f16, at::kHalf},
+    {Dtype::f64, at::kDouble},
+    {Dtype::f8_e4m3, at::kFloat8_e4m3fn},
+    {Dtype::f8_e5m2, at::kFloat8_e5m2},
+    {Dtype::i64, at::kLong},
+    {Dtype::i32, at::kInt},
+    {Dtype::i16, at::kShort},
+    {Dtype::i8, at::kChar},
+    {Dtype::u8, at::kByte},
+    {Dtype::boolean, at::kBool},
 }};
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
@@ -33,11 +41,15 @@ class Collector {
             "parameters must be dense tensors");
     const int64_t identity = identity_of(name, tensor);
     Entry& entry = entries_[static_cast<size_t>(identity)];
-    if (std::none_of(entry.tensors.begin(), entry.tensors.end(), [&](const at::Tensor& known) { return known.is_same(tensor); }))
+    if (std::none_of(entry.tensors.begin(), entry.tensors.end(),
+                     [&](const at::Tensor& known) { return known.is_same(tensor); }))
       entry.tensors.push_back(tensor);
     entry.names.push_back(name);
-    return {.name = name, .shape = tensor.sizes().vec(), .dtype = dtype_of(tensor.scalar_type()),
-            .trainable = tensor.requires_grad(), .identity = identity};
+    return {.name = name,
+            .shape = tensor.sizes().vec(),
+            .dtype = dtype_of(tensor.scalar_type()),
+            .trainable = tensor.requires_grad(),
+            .identity = identity};
   }
 
   void buffer(const std::string& name, const at::Tensor& tensor) {
@@ -69,8 +81,9 @@ class Collector {
             other.storage_offset() == tensor.storage_offset())
           return index;
         const int64_t begin = tensor.storage_offset(), other_begin = other.storage_offset();
-        require(begin >= other_begin + other.numel() || other_begin >= begin + tensor.numel(), ErrorKind::Unsupported,
-                name, "its memory overlaps with parameter '" + entry.names.front() + "' in another shape",
+        require(begin >= other_begin + other.numel() || other_begin >= begin + tensor.numel(),
+                ErrorKind::Unsupported, name,
+                "its memory overlaps with parameter '" + entry.names.front() + "' in another shape",
                 "tie parameters by using the same tensor");
       }
     }
@@ -85,7 +98,9 @@ class Collector {
   std::vector<std::pair<std::string, at::Tensor>> buffers_;
 };
 
-std::string join(const std::string& prefix, const std::string& name) { return prefix.empty() ? name : prefix + "." + name; }
+std::string join(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
 
 ModuleSpec walk(const torch::nn::Module& module, const std::string& name, Collector& collector) {
   ModuleSpec spec;
@@ -93,8 +108,10 @@ ModuleSpec walk(const torch::nn::Module& module, const std::string& name, Collec
   spec.is_list = dynamic_cast<const torch::nn::ModuleListImpl*>(&module) != nullptr ||
                  dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr;
   for (const auto& item : module.named_parameters(/*recurse=*/false))
-    if (item.value().defined()) spec.parameters.push_back(collector.parameter(join(name, item.key()), item.value()));
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) collector.buffer(join(name, item.key()), item.value());
+    if (item.value().defined())
+      spec.parameters.push_back(collector.parameter(join(name, item.key()), item.value()));
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    collector.buffer(join(name, item.key()), item.value());
   for (const auto& child : module.named_children())
     spec.children.push_back(walk(*child.value(), join(name, child.key()), collector));
   return spec;
@@ -107,7 +124,8 @@ ModuleSpec walk(const torch::jit::Module& module, const std::string& name, Colle
   spec.is_list = type == "ModuleList" || type == "Sequential";
   for (const auto& item : module.named_parameters(/*recurse=*/false))
     spec.parameters.push_back(collector.parameter(join(name, item.name), item.value));
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) collector.buffer(join(name, item.name), item.value);
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    collector.buffer(join(name, item.name), item.value);
   for (const auto& child : module.named_children())
     spec.children.push_back(walk(child.value, join(name, child.name), collector));
   return spec;
@@ -130,7 +148,8 @@ ModelParameters parameters_of(const torch::jit::Module& module) {
 ModelParameters parameters_of(const std::vector<at::Tensor>& tensors) {
   Collector collector;
   ModuleSpec spec;
-  for (size_t i = 0; i < tensors.size(); ++i) spec.parameters.push_back(collector.parameter(std::to_string(i), tensors[i]));
+  for (size_t i = 0; i < tensors.size(); ++i)
+    spec.parameters.push_back(collector.parameter(std::to_string(i), tensors[i]));
   return collector.finish(std::move(spec));
 }
 

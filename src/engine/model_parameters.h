@@ -20,7 +20,8 @@ namespace zero::detail {
 
 struct ModelParameters {
   ModuleSpec spec;
-  // Every tensor object that stands for a parameter, by each of its names. Tied names lead to the same objects.
+  // Every tensor object that stands for a parameter, by each of its names. Tied names lead to the same
+  // objects.
   std::unordered_map<std::string, std::vector<at::Tensor>> tensors;
   std::vector<std::pair<std::string, at::Tensor>> buffers;  // distinct, in module order
 };

@@ -12,8 +12,11 @@ void ReplicaReducer::start(at::Tensor tensor, const std::string& what) {
   if (ranks == 1 || tensor.numel() == 0) return;
   if (in_flight_.size() == kInFlight) finish_oldest();
   const int64_t part = (tensor.numel() + ranks - 1) / ranks;
-  Sum sum{.tensor = tensor, .sent = at::empty({ranks * part}, tensor.options().dtype(dtype_)),
-          .part = at::empty({part}, tensor.options().dtype(at::kFloat)), .what = what, .work = {}};
+  Sum sum{.tensor = tensor,
+          .sent = at::empty({ranks * part}, tensor.options().dtype(dtype_)),
+          .part = at::empty({part}, tensor.options().dtype(at::kFloat)),
+          .what = what,
+          .work = {}};
   sum.sent.narrow(0, 0, tensor.numel()).copy_(tensor);
   sum.sent.narrow(0, tensor.numel(), ranks * part - tensor.numel()).zero_();
   sum.work = replicas_.reduce_scatter(sum.part, sum.sent, /*accumulate=*/false, what);

@@ -1,6 +1,6 @@
 #pragma once
-// Sums shards over the ranks that hold the same shard (stage 0, hybrid sharding): reduce-scatter, then all-gather, so the
-// additions happen once, in rank order, in fp32, and every replica gets the same bits.
+// Sums shards over the ranks that hold the same shard (stage 0, hybrid sharding): reduce-scatter, then
+// all-gather, so the additions happen once, in rank order, in fp32, and every replica gets the same bits.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,7 +14,8 @@ namespace zero::detail {
 
 class ReplicaReducer {
  public:
-  ReplicaReducer(Group replicas, at::ScalarType communication_dtype) : replicas_(std::move(replicas)), dtype_(communication_dtype) {}
+  ReplicaReducer(Group replicas, at::ScalarType communication_dtype)
+      : replicas_(std::move(replicas)), dtype_(communication_dtype) {}
 
   /// Starts summing `tensor` [n] (floating) over the replicas; it holds the sum after finish(). Collective.
   void start(at::Tensor tensor, const std::string& what);

@@ -11,7 +11,8 @@
 namespace zero::detail {
 namespace {
 
-ResidencyOptions policy_options(const std::vector<Unit>& units, bool one_rank, const Residency::Options& options) {
+ResidencyOptions policy_options(const std::vector<Unit>& units, bool one_rank,
+                                const Residency::Options& options) {
   ResidencyOptions result;
   for (const Unit& unit : units) result.unit_bytes.push_back(one_rank ? 0 : unit.layout.slab_bytes());
   result.budget_bytes = options.persistent ? std::numeric_limits<int64_t>::max() : options.budget_bytes;
@@ -90,7 +91,8 @@ void Residency::start(int index) {
 void Residency::finish(int index) {
   Unit& unit = units_[static_cast<size_t>(index)];
   if (unit.state == SlabState::Resident) return;
-  require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name, "waits for an all-gather that was not started");
+  require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
+          "waits for an all-gather that was not started");
   const auto began = std::chrono::steady_clock::now();
   unit.fetch.wait();
   counters_.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -101,7 +103,8 @@ void Residency::finish(int index) {
 
 void Residency::drop(int index) {
   Unit& unit = units_[static_cast<size_t>(index)];
-  if (unit.pins > 0 || unit.state == SlabState::Absent || options_.persistent || always_resident(unit)) return;
+  if (unit.pins > 0 || unit.state == SlabState::Absent || options_.persistent || always_resident(unit))
+    return;
   finish(index);
   unit.hide();
   unit.move_to(SlabState::Absent);
@@ -141,7 +144,8 @@ void Residency::account(int64_t bytes) {
 
 void Residency::require_no_pins() const {
   for (const Unit& unit : units_)
-    require(unit.pins == 0, ErrorKind::Usage, unit.layout.name, "its values change inside a GatherScope", "end the scope first");
+    require(unit.pins == 0, ErrorKind::Usage, unit.layout.name, "its values change inside a GatherScope",
+            "end the scope first");
 }
 
 void Residency::values_changed(bool frozen_too) {

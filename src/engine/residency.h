@@ -1,5 +1,6 @@
 #pragma once
-// Carries out what the residency policy decides: all-gathers, waits, evictions. The policy decides, this class moves.
+// Carries out what the residency policy decides: all-gathers, waits, evictions. The policy decides, this
+// class moves.
 
 #include <cstdint>
 #include <mutex>
@@ -17,7 +18,7 @@ struct ResidencyCounters {
   int64_t gathered_elements = 0;  // their full size, padding included
   int64_t resident_bytes = 0;     // slabs with memory beyond what this rank owns, now
   int64_t peak_resident_bytes = 0;
-  double waited_s = 0;            // blocked on all-gathers
+  double waited_s = 0;  // blocked on all-gathers
 };
 
 class Residency {
@@ -25,8 +26,8 @@ class Residency {
   struct Options {
     int64_t budget_bytes = 0;
     int64_t prefetch_bytes = 0;
-    bool overlap = true;    // false: fetch on demand and wait at once; same results
-    bool persistent = true; // parameters are replicated: slabs keep their memory
+    bool overlap = true;     // false: fetch on demand and wait at once; same results
+    bool persistent = true;  // parameters are replicated: slabs keep their memory
   };
   /// `units` outlives the residency. Slabs start Resident (persistent) or Absent.
   Residency(std::vector<Unit>& units, Group shard_group, Options options);
@@ -42,7 +43,8 @@ class Residency {
   /// Called by operators: makes the units resident. Safe from autograd's threads.
   void need(std::span<const int> units);
 
-  /// The shards of the trainable units changed (or of all, when values are loaded): their slabs are out of date.
+  /// The shards of the trainable units changed (or of all, when values are loaded): their slabs are out of
+  /// date.
   void values_changed(bool frozen_too = false);
 
   /// Throws Usage, naming the unit, while a gather scope is open.
@@ -64,7 +66,9 @@ class Residency {
   void drop(int unit);
   void allocate(Unit& unit);
   void account(int64_t bytes);
-  bool always_resident(const Unit& unit) const { return shard_group_.size() == 1 || unit.layout.padded_numel == 0; }
+  bool always_resident(const Unit& unit) const {
+    return shard_group_.size() == 1 || unit.layout.padded_numel == 0;
+  }
 
   std::vector<Unit>& units_;
   Group shard_group_;

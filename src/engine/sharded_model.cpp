@@ -30,12 +30,16 @@ PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& opti
 }
 
 void check(const EngineOptions& options) {
-  auto config = [](bool ok, std::string_view place, const std::string& problem) { require(ok, ErrorKind::Config, place, problem); };
+  auto config = [](bool ok, std::string_view place, const std::string& problem) {
+    require(ok, ErrorKind::Config, place, problem);
+  };
   config(options.gradient_clipping >= 0 && std::isfinite(options.gradient_clipping), "gradient_clipping",
          "expected a finite number >= 0, got " + std::to_string(options.gradient_clipping));
-  config(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor), "gradient_predivide_factor",
+  config(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
+         "gradient_predivide_factor",
          "expected a finite number > 0, got " + std::to_string(options.gradient_predivide_factor));
-  for (at::ScalarType type : {options.communication_dtype, options.accumulation_dtype, options.dtype.value_or(at::kFloat)})
+  for (at::ScalarType type :
+       {options.communication_dtype, options.accumulation_dtype, options.dtype.value_or(at::kFloat)})
     config(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, "dtype",
            std::string("expected fp32, bf16 or fp16, got ") + c10::toString(type));
 }
@@ -48,7 +52,8 @@ struct OwnWork {
 
 }  // namespace
 
-ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer_spec, const EngineOptions& engine_options, Mesh job)
+ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer_spec,
+                           const EngineOptions& engine_options, Mesh job)
     : mesh(std::move(job)), options(engine_options), model_(std::move(model)) {
   check(options);
   validate(optimizer_spec);
@@ -57,10 +62,12 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   if (options.dtype) dtype = dtype_of(*options.dtype);
   LayoutOptions layout;
   layout.group_numel = options.group_numel;
-  plan = make_plan(model_.spec, plan_options(options, optimizer_spec, all.size()), layout, dtype ? &*dtype : nullptr);
+  plan = make_plan(model_.spec, plan_options(options, optimizer_spec, all.size()), layout,
+                   dtype ? &*dtype : nullptr);
   for (const UnitLayout& unit : plan.units)
     require(!unit.trainable || unit.dtype != Dtype::f64, ErrorKind::Unsupported, unit.name,
-            "trainable fp64 parameters would lose precision in the fp32 master copy", "set a compute dtype, or freeze them");
+            "trainable fp64 parameters would lose precision in the fp32 master copy",
+            "set a compute dtype, or freeze them");
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
@@ -82,7 +89,9 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   make_optimizer(optimizer_spec);
   residency = std::make_unique<Residency>(
       units, shard_group,
-      Residency::Options{.budget_bytes = plan.budget_bytes, .prefetch_bytes = options.prefetch_bytes, .overlap = options.overlap,
+      Residency::Options{.budget_bytes = plan.budget_bytes,
+                         .prefetch_bytes = options.prefetch_bytes,
+                         .overlap = options.overlap,
                          .persistent = plan.placements.parameter == Placement::Replicate});
 }
 
@@ -102,8 +111,11 @@ void ShardedModel::allocate() {
       unit.shard = at::zeros({unit.layout.shard_numel}, values);
     }
     if (unit.layout.trainable)
-      unit.master = unit.layout.dtype == Dtype::f32 ? unit.shard : at::zeros({unit.layout.shard_numel}, values.dtype(at::kFloat));
-    unit.slab = make_unreadable_storage(unit.layout.slab_bytes(), mesh.device(), unit.tag, hidden_message(unit.layout));
+      unit.master = unit.layout.dtype == Dtype::f32
+                        ? unit.shard
+                        : at::zeros({unit.layout.shard_numel}, values.dtype(at::kFloat));
+    unit.slab = make_unreadable_storage(unit.layout.slab_bytes(), mesh.device(), unit.tag,
+                                        hidden_message(unit.layout));
   }
 }
 
@@ -132,7 +144,8 @@ void ShardedModel::fill() {
     for (at::Tensor tensor : tensors_of(static_cast<int>(i))) {
       // An eager parameter's own memory is freed here, before the next one is looked at.
       const Place place = places_[i];
-      tensor.set_data(view_of(units[static_cast<size_t>(place.unit)], layout(place.unit).parameters[static_cast<size_t>(place.parameter)]));
+      tensor.set_data(view_of(units[static_cast<size_t>(place.unit)],
+                              layout(place.unit).parameters[static_cast<size_t>(place.parameter)]));
     }
   });
   for (size_t i = 0; i < buffers.size(); ++i) {
@@ -167,17 +180,23 @@ std::vector<ShardSegment> ShardedModel::segments(int unit) const {
 }
 
 void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
-  gradients = std::make_unique<Gradients>(
-      units, shard_group, replica_group, all,
-      GradientOptions{.placement = plan.placements.gradient, .accumulates = options.accumulation_steps > 1,
-                      .accumulation_dtype = options.accumulation_dtype, .communication_dtype = options.communication_dtype,
-                      .bucket_numel = options.reduce_bucket_numel, .predivide = options.gradient_predivide_factor,
-                      .overlap = options.overlap});
+  gradients = std::make_unique<Gradients>(units, shard_group, replica_group, all,
+                                          GradientOptions{.placement = plan.placements.gradient,
+                                                          .accumulates = options.accumulation_steps > 1,
+                                                          .accumulation_dtype = options.accumulation_dtype,
+                                                          .communication_dtype = options.communication_dtype,
+                                                          .bucket_numel = options.reduce_bucket_numel,
+                                                          .predivide = options.gradient_predivide_factor,
+                                                          .overlap = options.overlap});
   const std::vector<int> group_of = assign_groups(names_, options.groups);
   for (int u : trainable) {
     const Unit& unit = units[static_cast<size_t>(u)];
-    OptimizerShard shard{.master = unit.master, .gradient = gradients->shard_gradient(u), .parameter = unit.shard, .segments = segments(u)};
-    for (ShardSegment& segment : shard.segments) segment.group = group_of[static_cast<size_t>(segment.parameter)];
+    OptimizerShard shard{.master = unit.master,
+                         .gradient = gradients->shard_gradient(u),
+                         .parameter = unit.shard,
+                         .segments = segments(u)};
+    for (ShardSegment& segment : shard.segments)
+      segment.group = group_of[static_cast<size_t>(segment.parameter)];
     optimizer_shards.push_back(std::move(shard));
   }
   optimizer = make_shard_optimizer(spec, options.groups, optimizer_shards, parameter_count());
@@ -188,7 +207,8 @@ ShardedModel::Place ShardedModel::place_of(const std::string& name) const {
   auto found = index_.find(name);
   if (found == index_.end()) {
     const std::string near = nearest_word(name, names_);
-    fail(ErrorKind::Usage, name, "the model has no such parameter", near.empty() ? "" : "did you mean '" + near + "'?");
+    fail(ErrorKind::Usage, name, "the model has no such parameter",
+         near.empty() ? "" : "did you mean '" + near + "'?");
   }
   return places_[static_cast<size_t>(found->second)];
 }
@@ -202,7 +222,8 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
   OwnWork own;
   const std::vector<char> everything(names_.size(), 1);
   const double scale = gradient_scale();
-  const uint32_t order = residency->take_order_hash() & 0xFFFFF;  // so small that its square times the ranks is exact
+  const uint32_t order =
+      residency->take_order_hash() & 0xFFFFF;  // so small that its square times the ranks is exact
 
   // One small all-reduce carries all that ranks must agree on before a step.
   at::Tensor agreed = at::zeros({3 + parameter_count()}, at::kDouble);
@@ -219,10 +240,14 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
           "ranks gathered units in different orders in this step",
           "make all ranks run the same submodules, or gather those that differ with a GatherScope");
 
-  StepResult result{.stepped = true, .skipped = false, .lr = lr, .clip = clip_result(values[0], options.gradient_clipping)};
+  StepResult result{
+      .stepped = true, .skipped = false, .lr = lr, .clip = clip_result(values[0], options.gradient_clipping)};
   for (size_t i = 0; i < names_.size(); ++i) used_everywhere[i] = values[3 + i] > 0;
   if (std::isfinite(values[0])) {
-    optimizer->step({.gradient_scale = scale * result.clip.coefficient, .lr = lr, .used = used_everywhere, .betas = betas});
+    optimizer->step({.gradient_scale = scale * result.clip.coefficient,
+                     .lr = lr,
+                     .used = used_everywhere,
+                     .betas = betas});
     residency->values_changed();
   } else {
     result.skipped = true;

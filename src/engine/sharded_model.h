@@ -1,6 +1,6 @@
 #pragma once
-// A model cut into shards, with everything that acts on them: residency, gradients, optimizer. What the engine and
-// ZeroRedundancyOptimizer have in common.
+// A model cut into shards, with everything that acts on them: residency, gradients, optimizer. What the
+// engine and ZeroRedundancyOptimizer have in common.
 
 #include <memory>
 #include <string>
@@ -18,9 +18,10 @@ namespace zero::detail {
 
 class ShardedModel {
  public:
-  /// Plans, allocates this rank's shards, fills them from the module's values (replaying lazy ones), and turns the parameters into
-  /// views of slabs. Collective.
-  ShardedModel(ModelParameters model, const OptimizerSpec& optimizer, const EngineOptions& options, Mesh mesh);
+  /// Plans, allocates this rank's shards, fills them from the module's values (replaying lazy ones), and
+  /// turns the parameters into views of slabs. Collective.
+  ShardedModel(ModelParameters model, const OptimizerSpec& optimizer, const EngineOptions& options,
+               Mesh mesh);
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
@@ -31,12 +32,14 @@ class ShardedModel {
   Place place_of(const std::string& name) const;
   int parameter_count() const { return static_cast<int>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
-  const std::vector<at::Tensor>& tensors_of(int parameter) const { return model_.tensors.at(names_[static_cast<size_t>(parameter)]); }
+  const std::vector<at::Tensor>& tensors_of(int parameter) const {
+    return model_.tensors.at(names_[static_cast<size_t>(parameter)]);
+  }
   const UnitLayout& layout(int unit) const { return units[static_cast<size_t>(unit)].layout; }
   std::vector<ShardSegment> segments(int unit) const;
 
-  /// Averages over ranks and `accumulation_steps`, clips, updates the shards; clears the gradients. Slabs are out of date afterwards.
-  /// Throws Comm if ranks gathered units in different orders. Collective.
+  /// Averages over ranks and `accumulation_steps`, clips, updates the shards; clears the gradients. Slabs are
+  /// out of date afterwards. Throws Comm if ranks gathered units in different orders. Collective.
   StepResult step(double lr, std::optional<Betas> betas = {});
 
   /// One parameter of flat shards [shard_numel] (one of every rank), as fp32 on CPU. Collective.
@@ -54,7 +57,7 @@ class ShardedModel {
   std::unique_ptr<ShardOptimizer> optimizer;
   std::vector<OptimizerShard> optimizer_shards;  // of the trainable units, in order
   std::vector<int> trainable;                    // their indices
-  std::vector<char> used_everywhere;             // per parameter, after the last step: had a gradient on some rank
+  std::vector<char> used_everywhere;  // per parameter, after the last step: had a gradient on some rank
 
  private:
   void allocate();

@@ -5,8 +5,9 @@
 namespace zero::detail {
 namespace {
 
-// StorageImpl can be told to throw on access but never to stop doing so. Naming a private member in an explicit
-// instantiation is the one way C++ allows to reach the flag; a renamed member is a compile error, not a surprise.
+// StorageImpl can be told to throw on access but never to stop doing so. Naming a private member in an
+// explicit instantiation is the one way C++ allows to reach the flag; a renamed member is a compile error,
+// not a surprise.
 template <auto Member>
 struct Reveal {
   friend auto throw_flag() { return Member; }
@@ -26,7 +27,8 @@ Context* context_of(const c10::StorageImpl& storage) {
   return pointer.get_deleter() == &delete_context ? static_cast<Context*>(pointer.get_context()) : nullptr;
 }
 
-c10::DataPtr make_pointer(void* data, std::shared_ptr<StorageTag> tag, c10::DataPtr memory, c10::Device device) {
+c10::DataPtr make_pointer(void* data, std::shared_ptr<StorageTag> tag, c10::DataPtr memory,
+                          c10::Device device) {
   return {data, new Context{std::move(tag), std::move(memory)}, &delete_context, device};
 }
 

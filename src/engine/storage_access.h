@@ -1,9 +1,9 @@
 #pragma once
 // The one place that knows how LibTorch keeps a tensor's memory. Everything else asks here.
 //
-// A storage is *tagged* by the deleter and context of its DataPtr: that is how an operator's arguments lead to the unit
-// or the tape they belong to, without a registry. A storage without data is *unreadable*: whoever asks for its
-// pointer gets an error with a message of ours, never a null pointer.
+// A storage is *tagged* by the deleter and context of its DataPtr: that is how an operator's arguments lead
+// to the unit or the tape they belong to, without a registry. A storage without data is *unreadable*: whoever
+// asks for its pointer gets an error with a message of ours, never a null pointer.
 
 #include <c10/core/StorageImpl.h>
 
@@ -13,7 +13,8 @@
 
 namespace zero::detail {
 
-/// What a tagged storage belongs to. Held by the storage; outlives the owner, who clears his own back pointer.
+/// What a tagged storage belongs to. Held by the storage; outlives the owner, who clears his own back
+/// pointer.
 class StorageTag {
  public:
   virtual ~StorageTag() = default;

@@ -11,7 +11,8 @@ namespace {
 
 std::string parameter_at(const UnitLayout& layout, int64_t offset) {
   for (const UnitParameter& parameter : layout.parameters)
-    if (offset >= parameter.offset && offset < std::max(parameter.end(), parameter.offset + 1)) return parameter.name;
+    if (offset >= parameter.offset && offset < std::max(parameter.end(), parameter.offset + 1))
+      return parameter.name;
   return layout.name;
 }
 
@@ -44,7 +45,8 @@ void UnitTag::before(const c10::OperatorHandle& op, OperatorKind kind, const std
   if (tags.size() == 1) return residency->need({&unit, 1});
   std::vector<int> units;
   for (StorageTag* tag : tags)
-    if (auto* other = dynamic_cast<UnitTag*>(tag); other != nullptr && other->residency == residency) units.push_back(other->unit);
+    if (auto* other = dynamic_cast<UnitTag*>(tag); other != nullptr && other->residency == residency)
+      units.push_back(other->unit);
   residency->need(units);
 }
 
@@ -58,15 +60,17 @@ void Unit::move_to(SlabState next) {
       {true, true, false, false},   // Resident: evicted, or outdated by a step
   }};
   require(kLegal[static_cast<size_t>(state)][static_cast<size_t>(next)], ErrorKind::Internal, layout.name,
-          "illegal slab transition " + std::to_string(static_cast<int>(state)) + " -> " + std::to_string(static_cast<int>(next)));
+          "illegal slab transition " + std::to_string(static_cast<int>(state)) + " -> " +
+              std::to_string(static_cast<int>(next)));
   state = next;
 }
 
 void Unit::expose() {
   // The storage borrows the memory by holding a reference to `full`.
   attach(*slab.unsafeGetStorageImpl(),
-         c10::DataPtr(full.data_ptr(), new at::Tensor(full), [](void* tensor) { delete static_cast<at::Tensor*>(tensor); },
-                      full.device()));
+         c10::DataPtr(
+             full.data_ptr(), new at::Tensor(full),
+             [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, full.device()));
 }
 
 void Unit::hide() { zero::detail::detach(*slab.unsafeGetStorageImpl(), hidden_message(layout)); }
@@ -86,8 +90,9 @@ std::string hidden_message(const UnitLayout& layout) {
 
 at::Tensor view_of(const Unit& unit, const UnitParameter& parameter) {
   auto backend = unit.slab.device().is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
-  auto view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(unit.slab), c10::DispatchKeySet(backend),
-                                                       unit.full.defined() ? unit.full.dtype() : unit.shard.dtype());
+  auto view =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(unit.slab), c10::DispatchKeySet(backend),
+                                               unit.full.defined() ? unit.full.dtype() : unit.shard.dtype());
   view.unsafeGetTensorImpl()->set_storage_offset(parameter.offset);
   view.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.shape);
   return view;
@@ -100,8 +105,11 @@ std::vector<ShardSegment> segments_of(const UnitLayout& layout, int rank, int fi
     const UnitParameter& parameter = layout.parameters[i];
     const int64_t begin = std::max(parameter.offset, shard_begin), end = std::min(parameter.end(), shard_end);
     if (begin >= end) continue;
-    segments.push_back({.name = parameter.name, .parameter = first_parameter + static_cast<int>(i), .group = 0,
-                        .begin = begin - shard_begin, .end = end - shard_begin,
+    segments.push_back({.name = parameter.name,
+                        .parameter = first_parameter + static_cast<int>(i),
+                        .group = 0,
+                        .begin = begin - shard_begin,
+                        .end = end - shard_begin,
                         .parameter_begin = begin - parameter.offset});
   }
   return segments;

@@ -1,9 +1,9 @@
 #pragma once
 // A unit's tensors on this rank.
 //
-//   slab       the storage that the module's parameters are views of; readable only while the unit is resident
-//   full       [padded_numel] the memory behind it: defined while the unit has memory
-//   shard      [shard_numel] the part this rank owns: its own memory where parameters are sharded, else a view of full
+//   slab       the storage that the module's parameters are views of; readable only while the unit is
+//   resident full       [padded_numel] the memory behind it: defined while the unit has memory shard
+//   [shard_numel] the part this rank owns: its own memory where parameters are sharded, else a view of full
 //   master     [shard_numel] fp32; `shard` itself where the unit is fp32; undefined for frozen units
 
 #include <torch/types.h>
@@ -62,7 +62,8 @@ std::string hidden_message(const UnitLayout& layout);
 /// The view of the slab that stands for a parameter.
 at::Tensor view_of(const Unit& unit, const UnitParameter& parameter);
 
-/// The part of every parameter that shard `rank` holds. `first_parameter` is the index of the unit's first parameter over all units.
+/// The part of every parameter that shard `rank` holds. `first_parameter` is the index of the unit's first
+/// parameter over all units.
 std::vector<ShardSegment> segments_of(const UnitLayout& layout, int rank, int first_parameter);
 
 }  // namespace zero::detail

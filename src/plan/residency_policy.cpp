@@ -106,8 +106,8 @@ void ResidencyPolicy::advance(int unit) {
   if (next != places.end()) position_ = static_cast<size_t>(*next) + 1;
 }
 
-// The place in the order at or after `from` where the unit is used; places of the next pass follow if its values last.
-// kNever if this pass does not need it any more and the next one cannot use it.
+// The place in the order at or after `from` where the unit is used; places of the next pass follow if its
+// values last. kNever if this pass does not need it any more and the next one cannot use it.
 int64_t ResidencyPolicy::next_use(int unit, size_t from) const {
   const Schedule& schedule = current();
   const auto& places = schedule.positions[static_cast<size_t>(unit)];
@@ -118,8 +118,8 @@ int64_t ResidencyPolicy::next_use(int unit, size_t from) const {
   return values_last_ ? static_cast<int64_t>((lap + 1) * length) + places.front() : kNever;
 }
 
-// The units to evict so that `bytes` more fit, by Belady's rule at place `from` of the order: farthest next use first, then
-// least recently touched. Those of `keep` are never chosen. May free less than is needed.
+// The units to evict so that `bytes` more fit, by Belady's rule at place `from` of the order: farthest next
+// use first, then least recently touched. Those of `keep` are never chosen. May free less than is needed.
 std::vector<int> ResidencyPolicy::victims(int64_t bytes, size_t from, std::span<const int> keep) const {
   if (budget_bytes_ == kNever) return {};
   int64_t excess = resident_bytes_ + bytes - budget_bytes_;
@@ -131,7 +131,8 @@ std::vector<int> ResidencyPolicy::victims(int64_t bytes, size_t from, std::span<
   }
   std::sort(candidates.begin(), candidates.end(), [this](const auto& a, const auto& b) {
     if (a.first != b.first) return a.first > b.first;
-    return units_[static_cast<size_t>(a.second)].last_touch < units_[static_cast<size_t>(b.second)].last_touch;
+    return units_[static_cast<size_t>(a.second)].last_touch <
+           units_[static_cast<size_t>(b.second)].last_touch;
   });
   std::vector<int> chosen;
   for (size_t i = 0; i < candidates.size() && excess > 0; ++i) {
@@ -159,8 +160,8 @@ void ResidencyPolicy::fetch(int unit, bool ahead, Actions& actions) {
   actions.fetch.push_back(unit);
 }
 
-// Fetches what the schedule needs next, in order. What a fetch at the time of need would evict may go now if nobody uses it
-// until then; otherwise the fetch waits. So prefetching never costs a fetch.
+// Fetches what the schedule needs next, in order. What a fetch at the time of need would evict may go now if
+// nobody uses it until then; otherwise the fetch waits. So prefetching never costs a fetch.
 void ResidencyPolicy::prefetch(std::span<const int> keep, Actions& actions) {
   const Schedule& schedule = current();
   if (schedule.empty() || prefetch_bytes_ == 0) return;

@@ -1,5 +1,6 @@
 #pragma once
-// A small language-model-like module for engine tests: tied embedding, a list of residual blocks, odd sizes so that nothing divides.
+// A small language-model-like module for engine tests: tied embedding, a list of residual blocks, odd sizes
+// so that nothing divides.
 
 #include <torch/torch.h>
 
@@ -42,7 +43,9 @@ TORCH_MODULE(SmallNet);
 
 struct Batch {
   torch::Tensor tokens, targets;  // [samples, 7]
-  Batch rows(int64_t begin, int64_t count) const { return {tokens.narrow(0, begin, count), targets.narrow(0, begin, count)}; }
+  Batch rows(int64_t begin, int64_t count) const {
+    return {tokens.narrow(0, begin, count), targets.narrow(0, begin, count)};
+  }
 };
 
 /// The same batch for every rank: `samples` sequences of step `step`.

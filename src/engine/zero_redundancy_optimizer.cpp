@@ -1,0 +1,107 @@
+#include "zero/zero_redundancy_optimizer.h"
+
+#include <numeric>
+
+#include "engine/sharded_model.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+EngineOptions engine_options(const ZeroRedundancyOptions& options) {
+  EngineOptions result{.stage = 1};
+  result.gradient_clipping = options.gradient_clipping;
+  result.schedule = options.schedule;
+  result.communication_dtype = options.communication_dtype;
+  result.reduce_bucket_numel = options.reduce_bucket_numel;
+  result.broadcast_initial_values = options.broadcast_initial_values;
+  return result;
+}
+
+std::vector<at::Tensor> trainable(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.requires_grad()) result.push_back(parameter);
+  require(!result.empty(), ErrorKind::Config, "parameters", "none of them requires a gradient");
+  return result;
+}
+
+}  // namespace
+
+struct ZeroRedundancyOptimizer::State {
+  State(const std::vector<at::Tensor>& parameters, const OptimizerSpec& spec,
+        const ZeroRedundancyOptions& options, Mesh mesh)
+      : model(detail::parameters_of(trainable(parameters)), spec, engine_options(options), std::move(mesh)),
+        lr(base_lr(spec)) {}
+
+  // Half-precision values that were changed by hand replace the master's; untouched ones must not cost it its
+  // precision.
+  void take_over_changes() {
+    for (detail::Unit& unit : model.units) {
+      if (!unit.master.defined() || unit.master.is_alias_of(unit.shard)) continue;
+      const at::Tensor changed = unit.master.to(unit.shard.scalar_type()) != unit.shard;
+      unit.master.copy_(at::where(changed, unit.shard.to(at::kFloat), unit.master));
+    }
+  }
+
+  void gather_parameters() {
+    std::vector<int> units(model.units.size());
+    std::iota(units.begin(), units.end(), 0);
+    for (int unit : units) model.residency->pin(unit);
+    for (int unit : units) model.residency->unpin(unit);
+  }
+
+  detail::ShardedModel model;
+  double lr;
+  int64_t steps = 0;
+};
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(const std::vector<at::Tensor>& parameters,
+                                                 OptimizerSpec optimizer, ZeroRedundancyOptions options,
+                                                 Mesh mesh)
+    : state_(std::make_unique<State>(parameters, optimizer, options, std::move(mesh))) {}
+
+ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() = default;
+
+StepResult ZeroRedundancyOptimizer::step() {
+  detail::ShardedModel& model = state_->model;
+  c10::NoGradGuard no_grad;
+  state_->take_over_changes();
+  detail::Gradients& gradients = *model.gradients;
+  gradients.begin_backward(/*boundary=*/true);
+  for (int i = model.parameter_count(); i-- > 0;)
+    for (const at::Tensor& tensor : model.tensors_of(i))
+      if (tensor.grad().defined()) gradients.on_gradient(i, tensor.grad());
+  gradients.end_backward();
+  const auto& schedule = model.options.schedule;
+  StepResult result = model.step(schedule ? schedule->lr_at(state_->steps, state_->lr) : state_->lr,
+                                 schedule ? schedule->betas_at(state_->steps) : std::nullopt);
+  if (!result.skipped) state_->steps++;
+  state_->gather_parameters();
+  return result;
+}
+
+void ZeroRedundancyOptimizer::zero_grad() {
+  for (int i = 0; i < state_->model.parameter_count(); ++i)
+    for (at::Tensor tensor : state_->model.tensors_of(i)) tensor.mutable_grad().reset();
+}
+
+void ZeroRedundancyOptimizer::set_learning_rate(double lr) {
+  require(!state_->model.options.schedule, ErrorKind::Usage, "set_learning_rate",
+          "the optimizer has a schedule");
+  require(lr >= 0, ErrorKind::Config, "lr", "expected >= 0, got " + std::to_string(lr));
+  state_->lr = lr;
+}
+
+int64_t ZeroRedundancyOptimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const OptimizerState& part : state_->model.optimizer->state())
+    bytes += static_cast<int64_t>(part.values.nbytes());
+  for (const detail::Unit& unit : state_->model.units)
+    if (!unit.master.is_alias_of(unit.shard)) bytes += static_cast<int64_t>(unit.master.nbytes());
+  return bytes;
+}
+
+const Plan& ZeroRedundancyOptimizer::plan() const { return state_->model.plan; }
+
+}  // namespace zero
