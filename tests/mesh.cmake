@@ -1,5 +1,5 @@
-zero_test(mesh TORCH USES mesh)
-zero_test(mesh_groups TORCH USES mesh)
-zero_test(mesh_failure TORCH USES mesh)
+zero_test(mesh TORCH RANKS 2 USES mesh)
+zero_test(mesh_groups TORCH RANKS 2 USES mesh)
+zero_test(mesh_failure TORCH RANKS 2 USES mesh)
 zero_test(rendezvous TORCH USES mesh)
 zero_test(diagnosis TORCH USES mesh)

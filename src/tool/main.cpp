@@ -1,0 +1,62 @@
+// The `zero` program: finds the verb, runs it, and prints an error as one line.
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "verbs.h"
+#include "zero/error.h"
+
+namespace {
+
+void print_help(std::ostream& out) {
+  out << "zero: train models that do not fit on one device\n\nUsage: zero VERB [ARGS...]   (zero VERB "
+         "--help)\n\n";
+  for (const auto& verb : zero::tool::verbs())
+    out << "  " << verb.name << std::string(14 - std::strlen(verb.name), ' ') << verb.help << "\n";
+  out << "\n  --help        this list\n  --version     the version\n";
+}
+
+// "rank 2: " in a job of several ranks, unless the text names the rank itself.
+std::string rank_prefix(const std::string& text) {
+  const char* rank = std::getenv("RANK");
+  const char* size = std::getenv("WORLD_SIZE");
+  if (!rank || !size || std::atoi(size) <= 1) return "";
+  std::string name = std::string("rank ") + rank;
+  return text.find(name) == std::string::npos ? name + ": " : "";
+}
+
+int report(const std::string& text, int code) {
+  // One write, so that the lines of several ranks do not mix.
+  std::string line = "zero: " + rank_prefix(text) + text.substr(0, text.find('\n')) + "\n";
+  std::cout.flush();
+  std::cerr << line << std::flush;
+  return code;
+}
+
+int run(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "--help";
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_help(std::cout);
+    return 0;
+  }
+  if (name == "--version") {
+    std::cout << "zero " << ZERO_VERSION << "\n";
+    return 0;
+  }
+  for (const auto& verb : zero::tool::verbs())
+    if (name == verb.name) return verb.run(argc - 1, argv + 1);
+  zero::fail(zero::ErrorKind::Config, "zero", "unknown verb \"" + name + "\"", "see zero --help");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const zero::Error& error) {
+    bool usage = error.kind() == zero::ErrorKind::Config || error.kind() == zero::ErrorKind::Usage;
+    return report(error.what(), usage ? 2 : 1);
+  } catch (const std::exception& error) {
+    return report(error.what(), 1);
+  }
+}
