@@ -65,7 +65,12 @@ std::shared_ptr<Transport> load_nccl_transport(const TransportOptions& options) 
   if (!make) missing(std::string(kNcclPlugin) + " is of another version of this library");
   // Never unloaded: its code may be on the stack of LibTorch's threads until the process ends.
   std::shared_ptr<Transport> transport;
-  make(&options, &transport);
+  try {
+    make(&options, &transport);
+  } catch (const std::exception& e) {
+    std::string text = e.what();
+    missing(text.substr(0, text.find('\n')));
+  }
   return transport;
 }
 

@@ -4,10 +4,6 @@
 
 namespace zero::detail {
 
-Channel::Started Channel::reduce_scatter(at::Tensor, at::Tensor, bool, int) {
-  fail(ErrorKind::Internal, "transport", "reduce_scatter asked of a channel without one");
-}
-
 std::shared_ptr<Transport> make_transport(const std::string& name, const TransportOptions& options) {
   std::string chosen = name;
   if (name == "auto") chosen = options.device.is_cuda() ? "nccl" : "gloo";

@@ -56,11 +56,10 @@ class Channel {
   /// True if reduce_scatter() below exists: fp32 sums in rank order, the same bits as exchange and
   /// ordered_sum.
   virtual bool sums_in_rank_order() const { return false; }
-  /// out [n] fp32 (+)= sum over ranks of their in part of this rank.
-  virtual Started reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, int tag);
-
-  /// True if operations are queued on the device and wait() never blocks this thread (CUDA streams).
-  virtual bool stream_ordered() const { return false; }
+  /// (out, in, accumulate, tag): out [n] fp32 (+)= sum over ranks of their in part of this rank.
+  virtual Started reduce_scatter(at::Tensor, at::Tensor, bool, int) {
+    throw std::logic_error("this channel has no reduce_scatter");
+  }
 };
 
 struct TransportOptions {
