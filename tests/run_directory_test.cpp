@@ -175,16 +175,11 @@ TEST(SetAside, NeverTakesANameThatIsTaken) {
   EXPECT_EQ(training::set_aside(directory.path() / "a.json"), fs::path());
 }
 
-TEST(Progress, Texts) {
-  EXPECT_EQ(training::bytes_text(512), "512 B");
-  EXPECT_EQ(training::bytes_text(1536), "1.5 KiB");
-  EXPECT_EQ(training::bytes_text(int64_t{3} << 30), "3.0 GiB");
+TEST(Progress, Durations) {
   EXPECT_EQ(training::duration_text(12.4), "12s");
   EXPECT_EQ(training::duration_text(185), "3m05s");
   EXPECT_EQ(training::duration_text(3720), "1h02m");
   EXPECT_EQ(training::duration_text(std::numeric_limits<double>::quiet_NaN()), "?");
-  EXPECT_EQ(training::count_text(950), "950");
-  EXPECT_EQ(training::count_text(12345), "12.3k");
 }
 
 TEST(Agree, OneRanksErrorIsEverybodys) {

@@ -36,7 +36,7 @@ struct StepReport {
 struct TrainOptions {
   // Where to begin. "": at the beginning. "auto": at the newest checkpoint of run.directory, or at the
   // beginning where it holds none. Otherwise a checkpoint directory.
-  std::string resume;
+  std::string resume = {};
   // A run that is already in run.directory: false: an error; true: its files get other names.
   bool overwrite = false;
   // Rank 0 shows progress there: a bar on a terminal, else lines. Not owned. Null: shows nothing.

@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 
+#include "zero/plan_report.h"
+
 namespace zero::training {
 namespace {
 
@@ -25,27 +27,12 @@ int columns_of(std::FILE* out) {
 
 }  // namespace
 
-std::string bytes_text(int64_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return unit == 0 ? format("%.0f B", value) : format("%.1f %s", value, kUnits[unit]);
-}
-
 std::string duration_text(double seconds) {
   if (!(seconds >= 0) || seconds > 1e9) return "?";
   const auto all = static_cast<long long>(std::llround(seconds));
   if (all >= 3600) return format("%lldh%02lldm", all / 3600, all / 60 % 60);
   if (all >= 60) return format("%lldm%02llds", all / 60, all % 60);
   return format("%llds", all);
-}
-
-std::string count_text(double count) {
-  if (count >= 1e9) return format("%.2fG", count / 1e9);
-  if (count >= 1e6) return format("%.2fM", count / 1e6);
-  if (count >= 1e4) return format("%.1fk", count / 1e3);
-  return format("%.0f", count);
 }
 
 Progress::Progress(std::FILE* out, int64_t first_step, int64_t last_step, int64_t interval)
@@ -70,8 +57,8 @@ std::string Progress::line(const StepReport& report) const {
   std::string text =
       format("step %lld/%lld  loss %.4f  lr %.2e  grad norm %.3f  ", static_cast<long long>(report.step),
              static_cast<long long>(last_step_), report.loss, report.lr, report.grad_norm);
-  text += count_text(tokens_per_s_) + " tokens/s  memory " + bytes_text(report.resident_bytes) + "  ETA " +
-          duration_text(eta);
+  text += human_count(std::llround(tokens_per_s_)) + " tokens/s  memory " +
+          human_bytes(report.resident_bytes) + "  ETA " + duration_text(eta);
   if (report.skipped) text += "  skipped: the gradient is not finite";
   return text;
 }

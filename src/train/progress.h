@@ -10,12 +10,8 @@
 
 namespace zero::training {
 
-/// "1.2 GiB", "512 B".
-std::string bytes_text(int64_t bytes);
 /// "1h02m", "3m05s", "12s".
 std::string duration_text(double seconds);
-/// "950", "12.3k", "4.56M".
-std::string count_text(double count);
 
 class Progress {
  public:

@@ -1,0 +1,94 @@
+// zero eval MODEL --data FILE
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "ranks.h"
+#include "verbs.h"
+#include "zero/engine_options.h"
+#include "zero/error.h"
+#include "zero/evaluate.h"
+#include "zero/load_model.h"
+
+namespace zero::tool {
+namespace {
+
+struct Arguments {
+  std::string model, data;
+  int ranks = 0;
+  int64_t batches = 0;
+  bool json = false;
+};
+
+TokenFile open_data(const Arguments& arguments, const SavedModel& saved) {
+  TokenFile file = TokenFile::open(arguments.data);
+  file.require_vocabulary(saved.vocabulary);
+  return file;
+}
+
+at::ScalarType dtype_of(const Config& config) {
+  return config.precision.param_dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
+}
+
+void print(const Arguments& arguments, const SavedModel& saved, const EvalResult& result) {
+  if (arguments.json) {
+    const nlohmann::ordered_json json = {{"loss", result.loss},     {"perplexity", result.perplexity},
+                                         {"tokens", result.tokens}, {"samples", result.samples},
+                                         {"step", saved.step},      {"checkpoint", saved.checkpoint.string()},
+                                         {"data", arguments.data}};
+    std::cout << json.dump() << "\n";
+    return;
+  }
+  std::cout << "loss " << result.loss << "  perplexity " << result.perplexity << "  tokens " << result.tokens
+            << "  (" << saved.checkpoint.string() << " on " << arguments.data << ")\n";
+}
+
+// Each rank has the whole model and its part of the samples.
+int evaluate_here(const Arguments& arguments, const SavedModel& saved, const Rendezvous& job) {
+  const TokenFile file = open_data(arguments, saved);
+  at::set_num_threads(compute_threads_of(saved.config, job.local_size));
+  const Mesh mesh = Mesh::join(job, mesh_options_of(saved.config));
+  try {
+    Gpt2 model = load_model(saved.checkpoint, shape_of(saved.config), dtype_of(saved.config));
+    model->to(mesh.device());
+    model->eval();
+    const EvaluateOptions options{.sequence_length = saved.config.data.sequence_length,
+                                  .batch_size = saved.config.train_micro_batch_size,
+                                  .batches = arguments.batches};
+    const EvalResult result = evaluate(
+        [&](const at::Tensor& tokens, const at::Tensor& targets) { return model->loss(tokens, targets); },
+        file, options, mesh);
+    if (mesh.rank() == 0) print(arguments, saved, result);
+  } catch (const std::exception& error) {
+    mesh.report_failure(error.what());
+    throw;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_eval(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app(
+      "zero eval MODEL --data FILE\n"
+      "Loss (nats a token) and perplexity of a trained model on a token file.");
+  app.add_option("model", arguments.model, "run directory (its newest checkpoint), or a checkpoint")
+      ->required();
+  app.add_option("--data", arguments.data, "token file, made by `zero tokenize`")->required();
+  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]");
+  app.add_option("--batches", arguments.batches, "batches a rank takes at most [the whole file]")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--json", arguments.json, "exact figures as JSON");
+  if (!parse(app, argc, argv)) return 0;
+
+  const Ranks ranks = ranks_of(arguments.ranks);
+  const SavedModel saved = find_model(arguments.model);
+  if (!ranks.starts) return evaluate_here(arguments, saved, ranks.job);
+  open_data(arguments, saved);
+  return launch_self(ranks.ranks, argc, argv);
+}
+
+}  // namespace zero::tool

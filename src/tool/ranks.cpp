@@ -1,0 +1,23 @@
+#include "ranks.h"
+
+#include <string>
+
+#include "zero/error.h"
+
+namespace zero::tool {
+
+Ranks ranks_of(int wanted) {
+  require(wanted >= 0, ErrorKind::Config, "--ranks", "expected at least 1, got " + std::to_string(wanted));
+  Ranks ranks;
+  ranks.job = rendezvous_from_environment();
+  const bool launched = ranks.job.launcher != "none";
+  ranks.ranks = launched || wanted == 0 ? ranks.job.size : wanted;
+  require(wanted == 0 || wanted == ranks.ranks, ErrorKind::Config, "--ranks",
+          "expected " + std::to_string(ranks.job.size) + ", the ranks that " + ranks.job.launcher +
+              " has started, got " + std::to_string(wanted),
+          "leave --ranks out under a launcher");
+  ranks.starts = !launched && ranks.ranks > 1;
+  return ranks;
+}
+
+}  // namespace zero::tool

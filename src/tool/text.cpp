@@ -1,0 +1,36 @@
+#include "text.h"
+
+#include "zero/utf8.h"
+
+namespace zero::tool {
+namespace {
+
+// True if some continuation makes all of `bytes` one character.
+bool is_unfinished(std::string_view bytes) {
+  constexpr size_t kLongest = 4;
+  // The lowest and highest continuation bytes reach every character there is.
+  for (const char filler : {'\x80', '\xbf'}) {
+    std::string whole(bytes);
+    while (whole.size() < kLongest) {
+      whole += filler;
+      if (!find_invalid_utf8(whole)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string printable(std::string_view bytes) {
+  std::string text;
+  while (const auto bad = find_invalid_utf8(bytes)) {
+    text += bytes.substr(0, *bad);
+    bytes.remove_prefix(*bad);
+    if (is_unfinished(bytes)) return text;
+    text += "\xef\xbf\xbd";
+    bytes.remove_prefix(1);
+  }
+  return text.append(bytes);
+}
+
+}  // namespace zero::tool

@@ -1,0 +1,93 @@
+// zero train CONFIG
+#include "zero/train.h"
+
+#include <ATen/Parallel.h>
+
+#include <iostream>
+
+#include "ranks.h"
+#include "stop_signal.h"
+#include "verbs.h"
+#include "zero/engine_options.h"
+
+namespace zero::tool {
+namespace {
+
+struct Arguments {
+  std::string config, run_directory, resume;
+  std::vector<std::string> overrides;
+  int ranks = 0;
+  bool overwrite = false;
+};
+
+Config read(const Arguments& arguments, int ranks) {
+  Config config = load_config(arguments.config, arguments.overrides);
+  if (!arguments.run_directory.empty()) config.run.directory = arguments.run_directory;
+  return resolve(config, ranks);
+}
+
+void conclude(const TrainResult& result) {
+  if (result.signal != 0) {
+    std::cout << "stopped by signal " << result.signal << " after step " << result.steps
+              << (result.checkpoint.empty() ? "; checkpoints are off, nothing is saved"
+                                            : "; --resume auto goes on from here")
+              << "\n";
+  } else if (result.steps == result.first_step) {
+    std::cout << "all " << result.steps << " steps were done already\n";
+  } else {
+    std::cout << "done: " << result.steps << " steps, " << result.tokens << " tokens, loss " << result.loss;
+    if (result.evaluation) std::cout << ", evaluation loss " << result.evaluation->loss;
+    std::cout << "\n";
+  }
+  std::cout.flush();
+}
+
+int train_here(const Config& config, const Rendezvous& job, TrainOptions options) {
+  watch_stop_signals();
+  at::set_num_threads(compute_threads_of(config, job.local_size));
+  const Mesh mesh = Mesh::join(job, mesh_options_of(config));
+  options.stop_signal = stop_signal;
+  options.progress = stdout;
+  const TrainResult result = train(config, mesh, options);
+  if (mesh.rank() == 0) conclude(result);
+  return result.signal == 0 ? 0 : 128 + result.signal;
+}
+
+}  // namespace
+
+int run_train(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app(
+      "zero train CONFIG [OPTIONS]\n"
+      "Trains what the configuration describes; docs/configuration.md has its keys, docs/training.md what a "
+      "run\n"
+      "directory holds. Under torchrun, mpirun, srun or `zero launch` it joins their ranks.");
+  app.add_option("config", arguments.config, "configuration file")->required();
+  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]");
+  app.add_option("--set", arguments.overrides, "change a value of the configuration: section.key=value")
+      ->allow_extra_args(false);
+  app.add_option("--run-dir", arguments.run_directory, "instead of run.directory");
+  app.add_option("--resume", arguments.resume,
+                 "go on from a checkpoint: its directory, or auto: the run's newest, if it has one");
+  app.add_flag("--overwrite", arguments.overwrite,
+               "start anew in a run directory that is in use; its files get other names");
+  if (!parse(app, argc, argv)) return 0;
+
+  const Ranks ranks = ranks_of(arguments.ranks);
+  const Config config = read(arguments, ranks.ranks);
+  TrainOptions options;
+  options.resume = arguments.resume;
+  options.overwrite = arguments.overwrite;
+  if (ranks.must_check()) {
+    if (ranks.is_first())
+      for (const std::string& note : config.origin.notes) std::cerr << "zero: note: " << note << "\n";
+    mesh_options_of(config);
+    check_run(config, ranks.ranks, options);
+  }
+  if (!ranks.starts) return train_here(config, ranks.job, options);
+  // Told to stop, the ranks finish their step and save; whoever will not wait sends the signal again.
+  const auto grace = mesh_options_of(config).timeout;
+  return launch_self(ranks.ranks, argc, argv, grace);
+}
+
+}  // namespace zero::tool

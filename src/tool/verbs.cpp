@@ -1,0 +1,53 @@
+#include "verbs.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "zero/error.h"
+#include "zero/launch.h"
+#include "zero/mesh.h"
+
+namespace zero::tool {
+
+std::span<const Verb> verbs() {
+  static constexpr Verb kVerbs[] = {
+      {"tokenize", "text to a token file", run_tokenize},
+      {"plan", "bytes per rank and traffic per step, without any ranks", run_plan},
+      {"train", "train a model; with --ranks N on that many local ranks", run_train},
+      {"eval", "loss and perplexity of a trained model", run_eval},
+      {"generate", "text from a trained model", run_generate},
+      {"launch", "start several local ranks of any program", run_launch},
+  };
+  return kVerbs;
+}
+
+bool parse(CLI::App& app, int argc, char** argv) {
+  app.name(std::string("zero ") + argv[0]);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return false;
+  } catch (const CLI::ParseError& error) {
+    std::string text = error.what();
+    for (char& c : text)
+      if (c == '\n') c = ' ';
+    fail(ErrorKind::Config, app.get_name(), text, "see " + app.get_name() + " --help");
+  }
+  return true;
+}
+
+int launch_self(int ranks, int argc, char** argv, std::chrono::milliseconds grace) {
+  LaunchOptions options;
+  options.ranks = ranks;
+  options.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  options.command.insert(options.command.end(), argv, argv + argc);
+  options.lead_rank_reports = true;
+  options.grace = grace;
+  return launch(options);
+}
+
+bool started_by_launcher() { return rendezvous_from_environment().launcher != "none"; }
+
+}  // namespace zero::tool

@@ -1,0 +1,42 @@
+#pragma once
+// The verbs of `zero`: one file each, and one line in verbs.cpp.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <span>
+#include <string>
+
+namespace zero::tool {
+
+/// Gets the arguments after the verb and returns the exit code. Errors are thrown: main() prints them.
+using VerbFunction = int (*)(int argc, char** argv);
+
+struct Verb {
+  const char* name;
+  const char* help;  // one line, for `zero --help`
+  VerbFunction run;
+};
+
+std::span<const Verb> verbs();
+
+// Keep this list and the table in verbs.cpp in the order of a user's work.
+int run_tokenize(int argc, char** argv);
+int run_plan(int argc, char** argv);
+int run_train(int argc, char** argv);
+int run_eval(int argc, char** argv);
+int run_generate(int argc, char** argv);
+int run_launch(int argc, char** argv);
+
+/// Parses a verb's arguments (argv[0] is the verb). False: help was asked for and printed, the verb is done.
+/// Throws Config, with where help is to be had, for arguments that do not fit.
+bool parse(CLI::App& app, int argc, char** argv);
+
+/// Starts `ranks` ranks of this same program with the same arguments, for verbs that take --ranks; rank 0
+/// alone reports. `argc` and `argv` as run() got them; `grace`: from asking ranks to end to killing them. Call
+/// only where started_by_launcher() is false.
+int launch_self(int ranks, int argc, char** argv, std::chrono::milliseconds grace = std::chrono::seconds(5));
+
+/// True in a rank that some launcher has started: it joins instead of starting others.
+bool started_by_launcher();
+
+}  // namespace zero::tool

@@ -1,0 +1,403 @@
+// The `zero` program as its users meet it: text to tokens to a trained model, and what it says when something
+// is wrong.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/program.h"
+#include "support/temporary_folder.h"
+#include "tool/text.h"
+#include "zero/utf8.h"
+
+namespace zero {
+namespace {
+
+namespace fs = std::filesystem;
+using test::read_bytes;
+using testing::Program;
+using testing::ProgramOptions;
+using testing::ProgramResult;
+
+constexpr const char* kConfig = R"({
+  "train_batch_size": 4,
+  "zero_optimization": {"stage": 3},
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}},
+  "model": {"vocab_size": 2000, "context_length": 16, "layers": 2, "width": 16, "heads": 2, "dropout": 0.1},
+  "data": {"train": "train.tokens", "eval": "eval.tokens", "tokenizer": "tokenizer"},
+  "parallel": {"timeout_s": 30, "threads_per_rank": 1},
+  "checkpoint": {"interval_steps": 2, "keep_last": 0},
+  "run": {"directory": "run", "steps": 4, "seed": 1},
+}
+)";
+
+std::string some_text() {
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text += "Line " + std::to_string(i) + ": the clocks were striking " + std::to_string(i * 7 % 13) + ".\n";
+  return text;
+}
+
+/// A folder with a text, its tokens and a configuration, made once; every test gets a copy.
+class Tool : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    made_ = std::make_unique<test::TemporaryFolder>();
+    fs::create_directories(made_->path() / "tokenizer");
+    fs::copy_file(fs::path(ZERO_TEST_DATA) / "golden/tokenizer/tiny.json",
+                  made_->path() / "tokenizer/tokenizer.json");
+    made_->write("text.txt", some_text());
+    made_->write("train.json", kConfig);
+    const ProgramResult result =
+        zero_in(made_->path(), {"tokenize", "text.txt", "--tokenizer", "tokenizer", "--out", "train.tokens",
+                                "--held-out", "eval.tokens", "--held-out-fraction", "0.1"});
+    ASSERT_EQ(result.exit, 0) << result.all();
+    ASSERT_NE(result.output.find("train.tokens: "), std::string::npos) << result.output;
+    ASSERT_NE(result.output.find("eval.tokens: "), std::string::npos) << result.output;
+  }
+  static void TearDownTestSuite() { made_.reset(); }
+
+  void SetUp() override { fs::copy(made_->path(), path(), fs::copy_options::recursive); }
+
+  fs::path path() const { return folder_.path() / "work"; }
+
+  static ProgramResult zero_in(const fs::path& directory, std::vector<std::string> arguments,
+                               ProgramOptions options = {}) {
+    arguments.insert(arguments.begin(), ZERO_TOOL);
+    options.directory = directory;
+    return Program(arguments, options).wait();
+  }
+  ProgramResult zero(std::vector<std::string> arguments, const ProgramOptions& options = {}) const {
+    return zero_in(path(), std::move(arguments), options);
+  }
+  ProgramResult good(std::vector<std::string> arguments) const {
+    ProgramResult result = zero(std::move(arguments));
+    EXPECT_EQ(result.exit, 0) << result.all();
+    return result;
+  }
+
+  /// It fails with one line "zero: ..." that has all the parts.
+  void expect_refused(std::vector<std::string> arguments, const std::vector<std::string>& parts,
+                      const ProgramOptions& options = {}) const {
+    const ProgramResult result = zero(std::move(arguments), options);
+    EXPECT_NE(result.exit, 0) << result.all();
+    EXPECT_LT(result.exit, 128) << result.all();
+    std::string line;
+    std::istringstream lines(result.error);
+    int said = 0;
+    for (std::string next; std::getline(lines, next);)
+      if (next.starts_with("zero: ") && !next.starts_with("zero: note: ")) {
+        line = next;
+        ++said;
+      }
+    EXPECT_EQ(said, 1) << result.all();
+    for (const std::string& part : parts)
+      EXPECT_NE(line.find(part), std::string::npos) << part << " in: " << line;
+  }
+
+  std::vector<nlohmann::json> metrics(const std::string& run = "run") const {
+    std::vector<nlohmann::json> all;
+    std::istringstream lines(read_bytes(path() / run / "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
+  std::vector<double> losses(const std::string& run = "run") const {
+    std::vector<double> all;
+    for (const auto& line : metrics(run))
+      if (line.contains("loss")) all.push_back(line["loss"].get<double>());
+    return all;
+  }
+  void write(const std::string& name, std::string_view bytes) const {
+    fs::create_directories((path() / name).parent_path());
+    std::ofstream(path() / name, std::ios::binary) << bytes;
+  }
+
+ private:
+  static std::unique_ptr<test::TemporaryFolder> made_;
+  test::TemporaryFolder folder_;
+};
+std::unique_ptr<test::TemporaryFolder> Tool::made_;
+
+TEST_F(Tool, TrainsEvaluatesAndGenerates) {
+  const ProgramResult trained = good({"train", "train.json", "--ranks", "2"});
+  EXPECT_NE(trained.output.find("step 4/4  loss "), std::string::npos) << trained.all();
+  EXPECT_NE(trained.output.find("done: 4 steps"), std::string::npos) << trained.all();
+  ASSERT_EQ(losses().size(), 4);
+  EXPECT_TRUE(fs::exists(path() / "run/config.json"));
+
+  const auto json = nlohmann::json::parse(good({"eval", "run", "--data", "eval.tokens", "--json"}).output);
+  const nlohmann::json last = metrics().back();
+  EXPECT_EQ(json["step"], 4);
+  EXPECT_GT(json["tokens"].get<int64_t>(), 100);
+  // A run evaluates up to 16 batches a rank, which is all there is here.
+  EXPECT_EQ(json["tokens"], last["eval_tokens"]);
+  EXPECT_NEAR(json["loss"].get<double>(), last["eval_loss"].get<double>(), 1e-4);
+  const auto two = nlohmann::json::parse(
+      good({"eval", "run/checkpoints/step-00000004", "--data", "eval.tokens", "--json", "--ranks", "2"})
+          .output);
+  EXPECT_EQ(two["tokens"], json["tokens"]);
+  EXPECT_NEAR(two["loss"].get<double>(), json["loss"].get<double>(), 1e-5);
+  const ProgramResult few = good({"eval", "run", "--data", "eval.tokens", "--batches", "1"});
+  EXPECT_NE(few.output.find("tokens 32 "), std::string::npos) << few.output;  // 2 samples of 16
+
+  const std::vector<std::string> generate = {"generate", "run", "--prompt", "The clocks",
+                                             "--tokens", "30",  "--seed",   "5"};
+  const std::string text = good(generate).output;
+  EXPECT_TRUE(text.starts_with("The clocks")) << text;
+  EXPECT_GT(text.size(), std::string("The clocks\n").size());
+  EXPECT_FALSE(find_invalid_utf8(text));
+  EXPECT_EQ(good(generate).output, text);
+  EXPECT_EQ(good({"generate", "run", "--prompt", "The clocks", "--tokens", "0"}).output, "The clocks\n");
+}
+
+TEST_F(Tool, ResumesToTheSameLosses) {
+  good({"train", "train.json", "--ranks", "2", "--run-dir", "whole", "--set", "run.steps=5"});
+  good({"train", "train.json", "--ranks", "2", "--set", "run.steps=3", "--resume", "auto"});
+  const auto resumed =
+      good({"train", "train.json", "--ranks", "2", "--set", "run.steps=5", "--resume", "auto"});
+  EXPECT_NE(resumed.output.find("going on from run/checkpoints/step-00000003"), std::string::npos)
+      << resumed.all();
+  EXPECT_EQ(losses(), losses("whole"));
+  ASSERT_EQ(losses().size(), 5);
+  const auto again =
+      good({"train", "train.json", "--ranks", "2", "--set", "run.steps=5", "--resume", "auto"});
+  EXPECT_NE(again.output.find("all 5 steps were done already"), std::string::npos) << again.all();
+}
+
+TEST_F(Tool, AStoppedRunSavesAndGoesOn) {
+  for (const int ranks : {1, 2}) {
+    const std::string run = "stopped" + std::to_string(ranks);
+    const std::vector<std::string> arguments = {
+        ZERO_TOOL, "train", "train.json",       "--ranks", std::to_string(ranks),        "--run-dir",
+        run,       "--set", "run.steps=100000", "--set",   "checkpoint.interval_steps=0"};
+    Program program(arguments, {.directory = path()});
+    const fs::path metrics_file = path() / run / "metrics.jsonl";
+    ASSERT_TRUE(program.wait_until([&] {
+      std::error_code error;
+      return fs::exists(metrics_file, error) && fs::file_size(metrics_file, error) > 2000;
+    })) << program.result_so_far().all();
+    program.signal(SIGTERM);
+    const ProgramResult result = program.wait();
+    EXPECT_EQ(result.exit, 128 + SIGTERM) << result.all();
+    EXPECT_NE(result.output.find("stopped by signal 15 after step "), std::string::npos) << result.all();
+    const auto steps = static_cast<int64_t>(losses(run).size());
+    good({"train", "train.json", "--ranks", std::to_string(ranks), "--run-dir", run, "--resume", "auto",
+          "--set", "run.steps=" + std::to_string(steps + 2)});
+    EXPECT_EQ(losses(run).size(), steps + 2);
+  }
+}
+
+TEST_F(Tool, HelpOfEveryVerb) {
+  for (const std::string verb : {"tokenize", "train", "eval", "generate"}) {
+    EXPECT_NE(good({verb, "--help"}).output.find("zero " + verb), std::string::npos);
+    EXPECT_NE(good({"--help"}).output.find("  " + verb), std::string::npos);
+  }
+  expect_refused({"train", "train.json", "--rank", "2"}, {"--rank"});
+}
+
+TEST_F(Tool, BadText) {
+  const auto tokenize = [](const std::string& text) {
+    return std::vector<std::string>{"tokenize", text, "--tokenizer", "tokenizer", "--out", "train.tokens"};
+  };
+  const std::string before = read_bytes(path() / "train.tokens");
+  write("empty.txt", "");
+  write("latin1.txt", "na\xefve\n");
+  expect_refused(tokenize("missing.txt"), {"missing.txt"});
+  expect_refused(tokenize("empty.txt"), {"empty.txt"});
+  expect_refused(tokenize("latin1.txt"), {"latin1.txt", "UTF-8"});
+  fs::create_directories(path() / "nothing");
+  expect_refused(tokenize("nothing"), {"nothing"});
+  expect_refused({"tokenize", "text.txt", "--tokenizer", "missing", "--out", "x.tokens"}, {"missing"});
+  expect_refused(
+      {"tokenize", "text.txt", "--tokenizer", "tokenizer", "--out", "x.tokens", "--held-out", "y.tokens"},
+      {"--held-out-fraction"});
+  EXPECT_EQ(read_bytes(path() / "train.tokens"), before);
+  EXPECT_FALSE(fs::exists(path() / "x.tokens"));
+}
+
+TEST_F(Tool, BadTokenFiles) {
+  const std::string tokens = read_bytes(path() / "train.tokens");
+  for (const std::string ranks : {"1", "2"}) {
+    const std::vector<std::string> train = {"train", "train.json", "--ranks", ranks};
+    write("train.tokens", std::string_view(tokens).substr(0, tokens.size() - 100));
+    expect_refused(train, {"train.tokens", std::to_string(tokens.size())});
+    write("train.tokens", "nonsense");
+    expect_refused(train, {"train.tokens"});
+    fs::remove(path() / "train.tokens");
+    expect_refused(train, {"train.tokens"});
+    write("train.tokens", tokens);
+  }
+  // Another tokenizer: the same with one merge less.
+  auto json = nlohmann::json::parse(read_bytes(path() / "tokenizer/tokenizer.json"));
+  auto& vocabulary = json["model"]["vocab"];
+  const std::string last = json["model"]["merges"].back().get<std::string>();
+  json["model"]["merges"].erase(json["model"]["merges"].size() - 1);
+  std::string joined = last;
+  joined.erase(joined.find(' '), 1);
+  vocabulary.erase(joined);
+  write("other/tokenizer.json", json.dump());
+  expect_refused({"train", "train.json", "--set", "data.tokenizer=other"}, {"train.tokens", "vocabulary"});
+  expect_refused({"train", "train.json", "--set", "model.vocab_size=500"},
+                 {"--set model.vocab_size=500", "expected at least 2000"});
+  EXPECT_FALSE(fs::exists(path() / "run"));
+
+  good({"train", "train.json", "--set", "run.steps=2"});
+  expect_refused({"eval", "run", "--data", "missing.tokens"}, {"missing.tokens"});
+  good({"tokenize", "text.txt", "--tokenizer", "other", "--out", "other.tokens"});
+  expect_refused({"eval", "run", "--data", "other.tokens"}, {"other.tokens"});
+  expect_refused({"eval", "run", "--data", "other.tokens", "--ranks", "2"}, {"other.tokens"});
+  expect_refused({"generate", "run", "--prompt", "x", "--tokenizer", "other"}, {"other", "--tokenizer"});
+  expect_refused({"generate", "run", "--prompt", ""}, {"--prompt"});
+  expect_refused({"generate", "run", "--prompt", "x", "--temperature", "-1"}, {"temperature"});
+}
+
+TEST_F(Tool, BadConfiguration) {
+  const auto refused_with = [&](const std::string& from, const std::string& to,
+                                const std::vector<std::string>& parts) {
+    std::string text = kConfig;
+    text.replace(text.find(from), from.size(), to);
+    write("bad.json", text);
+    for (const std::string ranks : {"1", "2"}) expect_refused({"train", "bad.json", "--ranks", ranks}, parts);
+  };
+  refused_with("\"stage\"", "\"stag\"", {"bad.json:3", "stag", "did you mean"});
+  refused_with("\"stage\": 3", "\"stage\": 7", {"bad.json:3", "0 to 3", "7"});
+  refused_with("\"heads\": 2", "\"heads\": 3", {"bad.json:5", "model.heads"});
+  refused_with("\"lr\": 3e-3", "\"amsgrad\": true", {"bad.json:4", "amsgrad"});
+  refused_with("\"seed\": 1}", "\"seed\": 1}, \"frozen\": [\"head*\"]", {"bad.json:9", "head*"});
+  refused_with("\"train_batch_size\": 4", "\"train_batch_size\": 4, \"train_micro_batch_size_per_gpu\": 3",
+               {"bad.json:2", "train_batch_size"});
+  expect_refused({"train", "missing.json"}, {"missing.json"});
+  expect_refused({"train", "train.json", "--set", "run.steps=many"}, {"--set run.steps=many"});
+  expect_refused({"train", "train.json", "--ranks", "3"}, {"train.json:2", "3"});
+  EXPECT_FALSE(fs::exists(path() / "run"));
+}
+
+TEST_F(Tool, RunDirectoriesAreNotMixed) {
+  good({"train", "train.json", "--set", "run.steps=2"});
+  const std::string metrics = read_bytes(path() / "run/metrics.jsonl");
+  expect_refused({"train", "train.json"}, {"run: it holds a run already", "--resume auto"});
+  expect_refused({"train", "train.json", "--ranks", "2", "--set", "model.width=32"},
+                 {"model.width 16, now 32", "--run-dir"});
+  expect_refused({"train", "train.json", "--resume", "auto", "--set", "model.width=32"},
+                 {"model.width 16, now 32"});
+  EXPECT_EQ(read_bytes(path() / "run/metrics.jsonl"), metrics);
+  good({"train", "train.json", "--set", "run.steps=1", "--overwrite"});
+  EXPECT_EQ(read_bytes(path() / "run/metrics-1.jsonl"), metrics);
+  EXPECT_TRUE(fs::exists(path() / "run/checkpoints-1/step-00000002"));
+}
+
+TEST_F(Tool, DamagedCheckpoints) {
+  good({"train", "train.json", "--ranks", "2"});
+  const fs::path file = path() / "run/checkpoints/step-00000004/rank-00001.safetensors";
+  const std::string bytes = read_bytes(file);
+  const std::vector<std::string> resume = {"train", "train.json",  "--ranks",  "2",
+                                           "--set", "run.steps=6", "--resume", "auto"};
+  const auto replace = [&](std::string_view with) { std::ofstream(file, std::ios::binary) << with; };
+  replace(std::string_view(bytes).substr(0, bytes.size() / 2));
+  expect_refused(resume, {"rank-00001.safetensors"});
+  expect_refused({"eval", "run", "--data", "eval.tokens"}, {"rank-00001.safetensors"});
+  std::string flipped = bytes;
+  flipped[bytes.size() * 2 / 3] ^= 0x10;
+  replace(flipped);
+  // The ranks find it out, so the error is repeated behind the number of the rank.
+  const ProgramResult result = zero(resume);
+  EXPECT_EQ(result.exit, 1) << result.all();
+  EXPECT_NE(result.error.find("rank-00001.safetensors"), std::string::npos) << result.all();
+  EXPECT_EQ(losses().size(), 4);
+  // The one before it is whole, and going back to it loses nothing.
+  good({"train", "train.json", "--ranks", "2", "--resume", "run/checkpoints/step-00000002"});
+  EXPECT_TRUE(fs::exists(path() / "run/checkpoints/step-00000004-1"));
+  good({"eval", "run", "--data", "eval.tokens"});
+}
+
+TEST_F(Tool, AFullDiskLosesNoCheckpoint) {
+  good({"train", "train.json", "--set", "run.steps=2"});
+  const std::string before = read_bytes(path() / "run/checkpoints/step-00000002/rank-00000.safetensors");
+  ProgramOptions full;
+  full.file_bytes = 100000;  // enough for everything but a checkpoint
+  ASSERT_GT(before.size(), 100000);
+  expect_refused({"train", "train.json", "--resume", "auto"}, {"run/checkpoints", "rank-00000.safetensors"},
+                 full);
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(path() / "run/checkpoints"))
+    left.push_back(entry.path().filename());
+  EXPECT_EQ(left, std::vector<std::string>{"step-00000002"});
+  EXPECT_EQ(read_bytes(path() / "run/checkpoints/step-00000002/rank-00000.safetensors"), before);
+  good({"eval", "run", "--data", "eval.tokens"});
+  good({"train", "train.json", "--resume", "auto"});
+  EXPECT_EQ(losses().size(), 4);
+}
+
+/// A port that somebody listens on.
+class TakenPort {
+ public:
+  TakenPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd_, 1) != 0 ||
+        getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0)
+      throw std::runtime_error("no port");
+    port_ = ntohs(address.sin_port);
+  }
+  ~TakenPort() { close(); }
+  void close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  int fd_, port_ = 0;
+};
+
+ProgramOptions as_rank(const std::string& rank, const std::string& size, const std::string& port) {
+  ProgramOptions options;
+  options.environment = {{"RANK", rank},
+                         {"WORLD_SIZE", size},
+                         {"LOCAL_RANK", rank},
+                         {"LOCAL_WORLD_SIZE", size},
+                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"MASTER_PORT", port}};
+  return options;
+}
+
+TEST_F(Tool, APortInUseIsNamed) {
+  const TakenPort taken;
+  expect_refused({"train", "train.json", "--set", "parallel.timeout_s=5"}, {taken.port()},
+                 as_rank("0", "2", taken.port()));
+}
+
+TEST_F(Tool, ARankThatNeverComesIsNamed) {
+  TakenPort free;
+  free.close();
+  expect_refused({"train", "train.json", "--set", "parallel.timeout_s=2"}, {"rank 1"},
+                 as_rank("0", "2", free.port()));
+  EXPECT_FALSE(fs::exists(path() / "run"));
+}
+
+TEST_F(Tool, RanksOfALauncherAreCounted) {
+  expect_refused({"train", "train.json", "--ranks", "4"}, {"--ranks", "expected 2"},
+                 as_rank("0", "2", "1234"));
+}
+
+TEST(Printable, IsUtf8) {
+  EXPECT_EQ(tool::printable("plain \xc3\xa9"), "plain \xc3\xa9");
+  EXPECT_EQ(tool::printable("cut \xf0\x9f\x98"), "cut ");
+  EXPECT_EQ(tool::printable("cut \xe2"), "cut ");
+  EXPECT_EQ(tool::printable("bad \xff end"), "bad \xef\xbf\xbd end");
+  EXPECT_EQ(tool::printable("\x80\xc3"), "\xef\xbf\xbd");
+  EXPECT_EQ(tool::printable("over\xc0"), "over\xef\xbf\xbd");          // starts nothing
+  EXPECT_EQ(tool::printable("\xe0\x80"), "\xef\xbf\xbd\xef\xbf\xbd");  // overlong: no character begins so
+  EXPECT_EQ(tool::printable("\xed\xa0"), "\xef\xbf\xbd\xef\xbf\xbd");  // a surrogate
+  EXPECT_EQ(tool::printable("\xf4\x8f"), "");
+  EXPECT_EQ(tool::printable(""), "");
+}
+
+}  // namespace
+}  // namespace zero
