@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <string>
@@ -45,6 +46,40 @@ TensorRef ref_of(const at::Tensor& tensor, int64_t storage) {
 at::Tensor meta_like(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+// Memory of a value under replay. Large ones come straight from the system and go straight back: a heap that
+// has seen one parameter of each size after the other keeps far more than one of them.
+c10::Storage fresh_storage(int64_t nbytes) {
+  constexpr int64_t kFromSystem = 1 << 16;
+  c10::Allocator* allocator = c10::GetAllocator(c10::kCPU);
+  if (nbytes < kFromSystem)
+    return c10::Storage(c10::Storage::use_byte_size_t(), nbytes,
+                        allocator->allocate(static_cast<size_t>(nbytes)), allocator, false);
+  struct Mapping {
+    void* begin;
+    size_t bytes;
+  };
+  const auto bytes = static_cast<size_t>(nbytes);
+  void* begin = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  require(begin != MAP_FAILED, ErrorKind::Io, "lazily",
+          "no memory for a value of " + std::to_string(nbytes) + " bytes");
+  c10::DataPtr memory(
+      begin, new Mapping{begin, bytes},
+      [](void* context) {
+        auto* mapping = static_cast<Mapping*>(context);
+        ::munmap(mapping->begin, mapping->bytes);
+        delete mapping;
+      },
+      c10::kCPU);
+  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, std::move(memory), nullptr, false);
+}
+
+// Operators that only allocate: their results get memory when something is written to it.
+bool only_allocates(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string> kNames{
+      "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"};
+  return kNames.contains(name_of(op));
 }
 
 bool has_tensors(const torch::jit::Stack& stack, size_t base) {
@@ -304,8 +339,7 @@ struct Tape::Replay {
   const c10::Storage& storage(int64_t id) {
     auto found = values.find(id);
     if (found != values.end()) return found->second;
-    at::Tensor memory = at::empty({tape.storage_nbytes_[static_cast<size_t>(id)]}, at::kByte);
-    return values.emplace(id, memory.storage()).first->second;
+    return values.emplace(id, fresh_storage(tape.storage_nbytes_[static_cast<size_t>(id)])).first->second;
   }
 
   torch::jit::Stack arguments_of(const Entry& entry) {
@@ -340,6 +374,10 @@ struct Tape::Replay {
   }
 
   void run(const Entry& entry) {
+    if (only_allocates(entry.op)) {
+      for (const Output& output : entry.defines) storage(output.storage);
+      return;
+    }
     torch::jit::Stack stack = arguments_of(entry);
     entry.op.callBoxed(&stack);
     for (const Output& output : entry.defines) {

@@ -128,7 +128,7 @@ void ShardedModel::fill() {
   replay(wanted, [&](size_t i, const at::Tensor& found) {
     at::Tensor value = found.detach().contiguous().to(mesh.device());
     if (options.broadcast_initial_values && all.size() > 1 && value.numel() > 0) {
-      if (value.is_same(found) || value.is_alias_of(found)) value = value.clone();
+      // Straight into the found memory: it is the engine's now, and about to be let go.
       const std::string& name = i < names_.size() ? names_[i] : model_.buffers[i - names_.size()].first;
       all.broadcast(value.view({-1}).view(at::kByte), 0, name).wait();
     }
