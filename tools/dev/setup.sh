@@ -137,7 +137,7 @@ cached_libtorch() { sed -n 's/^LIBTORCH_DIR:PATH=//p' "$ROOT/build/$PRESET/CMake
 configure() {
   local folder=$ROOT/build/$PRESET forget=()
   [ ! -f "$folder/build.ninja" ] || [ "$(cached_libtorch)" != "$LIBTORCH" ] || return 0
-  need_space "$ROOT" 1500 "building"
+  need_space "$ROOT" 2500 "building"
   [ ! -f "$folder/CMakeCache.txt" ] || forget=(-U 'LibTorch_*')
   say "configuring build/$PRESET with LibTorch in $LIBTORCH"
   (cd "$ROOT" && cmake --preset "$PRESET" "${forget[@]+"${forget[@]}"}" -DLIBTORCH_DIR="$LIBTORCH" >"$ROOT/build/configure.log" 2>&1) || {
