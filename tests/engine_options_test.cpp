@@ -141,6 +141,12 @@ TEST(ScheduleOf, EveryType) {
   EXPECT_EQ(range.lr_range_test_step_size, 11);
 }
 
+TEST(ScheduleOf, ErrorsSayWhereItStands) {
+  EXPECT_ERROR(schedule_of(config_of(
+                   R"("scheduler": {"type": "Linear", "params": {"warmup_steps": 5}}, "run": {"steps": 5})")),
+               Config, "f:1: scheduler: learning-rate schedule: total_steps is 5");
+}
+
 TEST(ShapeOf, IsTheModelSection) {
   const Gpt2Shape shape = shape_of(config_of(
       R"("model": {"vocab_size": 70, "context_length": 9, "layers": 3, "width": 12, "heads": 4, "dropout": 0.25})"));

@@ -32,8 +32,8 @@ int run_launch(int argc, char** argv);
 bool parse(CLI::App& app, int argc, char** argv);
 
 /// Starts `ranks` ranks of this same program with the same arguments, for verbs that take --ranks; rank 0
-/// alone reports. `argc` and `argv` as run() got them; `grace`: from asking ranks to end to killing them. Call
-/// only where started_by_launcher() is false.
+/// alone reports. `argc` and `argv` as run() got them; `grace`: from asking ranks to end to killing them.
+/// Call only where started_by_launcher() is false.
 int launch_self(int ranks, int argc, char** argv, std::chrono::milliseconds grace = std::chrono::seconds(5));
 
 /// True in a rank that some launcher has started: it joins instead of starting others.

@@ -131,9 +131,10 @@ OptimizerSpec optimizer_of(const Config& config) {
               .bias_correction = o.bias_correction};
 }
 
-LrSchedule schedule_of(const Config& config) {
+namespace {
+
+LrSchedule make_schedule(const SchedulerConfig& s) {
   using Type = SchedulerConfig::Type;
-  const SchedulerConfig& s = config.scheduler;
   switch (s.type) {
     case Type::Constant:
       return LrSchedule(ConstantLr{.warmup_steps = s.warmup_steps});
@@ -170,6 +171,20 @@ LrSchedule schedule_of(const Config& config) {
                                     .lr_range_test_staircase = s.lr_range_test_staircase});
   }
   fail(ErrorKind::Internal, "scheduler", "a type that is not in the list");
+}
+
+}  // namespace
+
+LrSchedule schedule_of(const Config& config) {
+  try {
+    return make_schedule(config.scheduler);
+  } catch (const Error& error) {
+    // The schedule knows nothing of files.
+    std::string text = error.what();
+    const std::string prefix = std::string(to_string(error.kind())) + " error: ";
+    if (text.starts_with(prefix)) text.erase(0, prefix.size());
+    fail(error.kind(), config.place("scheduler"), "scheduler: " + text);
+  }
 }
 
 EngineOptions engine_options_of(const Config& config, int ranks) {

@@ -22,8 +22,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kRemedy =
-    "--resume auto goes on with it, --overwrite starts anew and keeps it under other names, --run-dir DIR "
-    "goes elsewhere";
+    "--resume auto goes on with it (not with another model), --overwrite starts anew and keeps it under "
+    "other "
+    "names, --run-dir DIR goes elsewhere";
 
 bool has_metrics(const RunPaths& paths) {
   std::error_code error;
