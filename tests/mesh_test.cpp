@@ -71,7 +71,7 @@ TEST_P(AnySize, ReduceScatterAddsInRankOrder) {
 TEST_P(AnySize, AllReduceSmallAndLargeGiveTheSameBits) {
   run_ranks(GetParam(), [](Mesh mesh) {
     for (auto dtype : {at::kFloat, at::kDouble})
-      for (int64_t count : {1, 1000, 64 * 1024, 64 * 1024 + 5}) {
+      for (int64_t count : {1, 1000, 64 * 1024, 64 * 1024 + 5, 84 * 1024}) {
         at::Tensor sum = awkward(mesh.rank(), count, dtype);
         mesh.world().all_reduce(sum, Group::Reduce::Sum, "unit").wait();
         EXPECT_TRUE(at::equal(sum, serial_sum(mesh.size(), 0, count, count, dtype, dtype))) << count;

@@ -187,8 +187,11 @@ Work reduce_small(const std::shared_ptr<GroupState>& group, const Issued& issued
 Work reduce_large(const std::shared_ptr<GroupState>& group, const Issued& issued, const at::Tensor& tensor,
                   Group::Reduce op) {
   int64_t part = (tensor.numel() + group->size() - 1) / group->size();
-  at::Tensor padded = at::zeros({part * group->size()}, tensor.options());
-  padded.narrow(0, 0, tensor.numel()).copy_(tensor);
+  at::Tensor padded = tensor;  // needs no copy where it divides evenly
+  if (part * group->size() != tensor.numel()) {
+    padded = at::zeros({part * group->size()}, tensor.options());
+    padded.narrow(0, 0, tensor.numel()).copy_(tensor);
+  }
   at::Tensor received = at::empty_like(padded);
   int tag = detail::transfer_tag(issued, tensor.scalar_type(), 0);
   int gather_tag = detail::transfer_tag(issued, tensor.scalar_type(), 1);
@@ -205,7 +208,7 @@ Work reduce_large(const std::shared_ptr<GroupState>& group, const Issued& issued
     auto gather =
         state->begin(issued, [&](auto& channel) { return channel.all_gather(padded, mine, gather_tag); });
     state->complete(issued, *gather);
-    tensor.copy_(padded.narrow(0, 0, tensor.numel()));
+    if (!padded.is_same(tensor)) tensor.copy_(padded.narrow(0, 0, tensor.numel()));
   };
   return start(
       group, issued, [&](auto& channel) { return channel.exchange(received, padded, tag); }, finish);
