@@ -53,7 +53,6 @@ void random_precision_and_zero(Dice& d, Config& c) {
   c.zero.stage = static_cast<int>(d.from(0, 3));
   c.zero.overlap_comm = d.maybe([&] { return d.flip(); });
   c.zero.reduce_bucket_numel = d.from(1, int64_t{1} << 40);
-  c.zero.allgather_bucket_numel = d.from(1, int64_t{1} << 40);
   c.zero.prefetch_numel = d.maybe([&] { return d.from(0, 1000000); });
   c.zero.max_live_numel = d.maybe([&] { return d.from(0, 1000000); });
   c.residency.budget_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 123456789});
@@ -88,7 +87,7 @@ void random_scheduler(Dice& d, Config& c) {
   s.type = d.one_of({Type::Constant, Type::Linear, Type::Cosine, Type::WarmupLr, Type::WarmupDecayLr,
                      Type::WarmupCosineLr, Type::OneCycle, Type::LrRangeTest});
   const bool decays = s.type == Type::Linear || s.type == Type::Cosine;
-  if (decays || s.type == Type::Constant) s.warmup_steps = d.from(0, 10);
+  if (decays || s.type == Type::Constant) s.warmup_steps = d.from(0, 9);
   if (decays) {
     s.total_steps = d.one_of<int64_t>({0, 10, 5000});
     s.min_lr_ratio = d.unit();

@@ -39,11 +39,10 @@ TEST(Config, CommentsAndTrailingCommas) {
 }
 
 TEST(Config, IntegersMayBeWrittenWithAnExponent) {
-  const Config c =
-      parse(R"({"zero_optimization": {"reduce_bucket_size": 5e8, "allgather_bucket_size": 2.0e+7},
+  const Config c = parse(R"({"zero_optimization": {"reduce_bucket_size": 5e8, "prefetch_bucket_size": 2.0e+7},
                              "run": {"steps": 1e2}})");
   EXPECT_EQ(c.zero.reduce_bucket_numel, 500000000);
-  EXPECT_EQ(c.zero.allgather_bucket_numel, 20000000);
+  EXPECT_EQ(c.zero.prefetch_numel, 20000000);
   EXPECT_EQ(c.run.steps, 100);
   EXPECT_EQ(error_of(R"({"run": {"steps": 1e300}})"),
             "config error: f:1: run.steps: expected an integer >= 1, got 1e300");
@@ -226,8 +225,10 @@ TEST(Config, DeepSpeedFiles) {
   EXPECT_EQ(zero2.zero.overlap_comm, true);
   EXPECT_EQ(zero2.scheduler.warmup_num_steps, 500);
   EXPECT_EQ(resolve(zero2, 4).train_micro_batch_size, 4);
-  ASSERT_EQ(zero2.origin.notes.size(), 1u);
-  EXPECT_EQ(zero2.origin.notes[0], "f:4: optimizer.params.torch_adam has no effect here: there is one Adam");
+  ASSERT_EQ(zero2.origin.notes.size(), 2u);
+  EXPECT_NE(zero2.origin.notes[0].find("allgather_bucket_size has no effect"), std::string::npos)
+      << zero2.origin.notes[0];
+  EXPECT_EQ(zero2.origin.notes[1], "f:4: optimizer.params.torch_adam has no effect here: there is one Adam");
 
   const Config zero3 = parse(R"({
     "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.5, "prescale_gradients": true,

@@ -49,7 +49,8 @@ TEST(Plan, BytesOfStageZero) {
   EXPECT_EQ(rank.master_bytes, 10 * 4);  // fp32 parameters are their own master
   EXPECT_EQ(rank.optimizer_bytes, (10 + 7) * 8);
   EXPECT_EQ(rank.gather_window_bytes, 0);
-  EXPECT_EQ(rank.bucket_bytes, 2 * 2 * 10 * 4);
+  EXPECT_EQ(rank.bucket_bytes, 2 * (2 * 12 * 4 + 3 * 4) + 12 * 4)
+      << "10 elements in parts of 3 over 4 replicas";
 }
 
 TEST(Plan, BytesOfStageOne) {
@@ -86,6 +87,8 @@ TEST(Plan, GatherWindowIsBoundedByTheLargestUnitAndTheModel) {
   EXPECT_EQ(rank_plan(root, options).gather_window_bytes, 100 * 4);
   options.budget_bytes = kEverything;
   EXPECT_EQ(rank_plan(root, options).gather_window_bytes, (64 + 64 + 64) * 4);  // 32 is padded to 64
+  options.ranks = 1;
+  EXPECT_EQ(rank_plan(root, options).gather_window_bytes, 0) << "nothing to gather";
   EXPECT_EQ(make_plan(root, {.stage = 3, .ranks = 2}).budget_bytes, (64 + 64) * 4);
   EXPECT_EQ(make_plan(root, {.stage = 2, .ranks = 2}).budget_bytes, (64 + 64 + 64) * 4);
 }
@@ -94,11 +97,13 @@ TEST(Plan, BucketsFollowUnitsAndTheLimit) {
   ModuleSpec root = chain({100, 40});
   root.children[0].parameters[0].trainable = false;
   PlanOptions options{.stage = 2, .ranks = 4, .communication_bytes = 2};
-  EXPECT_EQ(rank_plan(root, options, kTight).bucket_bytes, 2 * 2 * 40 * 2) << "frozen units are not reduced";
+  EXPECT_EQ(rank_plan(root, options, kTight).bucket_bytes, 2 * (2 * 40 * 2 + 10 * 4))
+      << "frozen units are not reduced";
   options.reduce_bucket_numel = 15;
-  EXPECT_EQ(rank_plan(root, options, kTight).bucket_bytes, 2 * 2 * (15 / 4 * 4) * 2);
+  EXPECT_EQ(rank_plan(root, options, kTight).bucket_bytes, 2 * (2 * (15 / 4 * 4) * 2 + 15 / 4 * 4));
   options.reduce_bucket_numel = 1;
-  EXPECT_EQ(rank_plan(root, options, kTight).bucket_bytes, 2 * 2 * 4 * 2) << "at least one element a rank";
+  EXPECT_EQ(rank_plan(root, options, kTight).bucket_bytes, 2 * (2 * 4 * 2 + 4))
+      << "at least one element a rank";
   options.ranks = 1;
   EXPECT_EQ(rank_plan(root, options, kTight).bucket_bytes, 0);
   EXPECT_EQ(bucket_piece_numel(UnitLayout{}, 4, 100), 0);

@@ -118,11 +118,12 @@ struct RankPlan {
   int64_t gradient_bytes = 0;
   int64_t master_bytes = 0;     // shard_numel * master_bytes; 0 for fp32 units, whose own shard is the master
   int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes
-  // Stage 3: slabs resident at the peak, min(max(budget, largest slab), all slabs). One operator that needs
-  // several units at once holds those together even where they exceed it.
+  // Stage 3 on several shard ranks: slabs resident at the peak, min(max(budget, largest slab), all slabs).
+  // One operator that needs several units at once holds those together even where they exceed it.
   int64_t gather_window_bytes = 0;
-  // Staging of the gradient buckets in flight: kBucketsInFlight * (sent + received) * shard_ranks * largest
-  // bucket_piece_numel * communication_bytes. 0 for one rank.
+  // Staging of the gradient buckets in flight: kBucketsInFlight * largest bucket_piece_numel * ((sent +
+  // received) * shard_ranks * communication_bytes + 4). With replicas the same over their ranks, with pieces
+  // of min(reduce_bucket_numel, largest shard) / replica_ranks, and one gathered sum. 0 for one rank.
   int64_t bucket_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
   int64_t total_bytes() const { return state_bytes() + gather_window_bytes + bucket_bytes; }

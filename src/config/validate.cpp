@@ -58,8 +58,8 @@ void check_schedule(const Config& c, Checks& checks) {
   const SchedulerConfig& s = c.scheduler;
   const auto total = [&](int64_t given) { return given > 0 ? given : c.run.steps; };
   if (s.type == Type::Linear || s.type == Type::Cosine) {
-    checks.expect(s.warmup_steps <= total(s.total_steps), "scheduler.params.warmup_steps",
-                  "at most total_steps " + to_string(total(s.total_steps)), to_string(s.warmup_steps));
+    checks.expect(s.warmup_steps < total(s.total_steps), "scheduler.params.warmup_steps",
+                  "less than total_steps " + to_string(total(s.total_steps)), to_string(s.warmup_steps));
   }
   if (s.type == Type::WarmupDecayLr || s.type == Type::WarmupCosineLr) {
     checks.expect(s.warmup_num_steps <= total(s.total_num_steps), "scheduler.params.warmup_num_steps",

@@ -38,7 +38,7 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
       replica_group_(std::move(replica_group)),
       all_(std::move(all)),
       options_(options),
-      replicas_(replica_group_, options.communication_dtype) {
+      replicas_(replica_group_, options.communication_dtype, options.bucket_numel) {
   gradients_.resize(units_.size());
   for (size_t i = 0; i < units_.size(); ++i) {
     const UnitLayout& layout = units_[i].layout;
@@ -46,8 +46,15 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
       places_.emplace_back(static_cast<int>(i), static_cast<int>(p));
     if (!layout.trainable) continue;
     gradients_[i].pending.resize(layout.parameters.size());
-    gradients_[i].shard =
-        at::empty({layout.shard_numel}, units_[i].shard.options().dtype(options_.accumulation_dtype));
+    const at::TensorOptions values = units_[i].shard.options().dtype(options_.accumulation_dtype);
+    if (options_.placement == Placement::Partial && options_.accumulates && shard_group_.size() > 1) {
+      // The sum of this rank's shard takes the place of its own contribution, which has been packed by then.
+      gradients_[i].whole = gradients_[i].local = at::empty({layout.padded_numel}, values);
+      gradients_[i].shard =
+          gradients_[i].whole.narrow(0, shard_group_.rank() * layout.shard_numel, layout.shard_numel);
+    } else {
+      gradients_[i].shard = at::empty({layout.shard_numel}, values);
+    }
     bucket_piece_numel_ =
         std::max(bucket_piece_numel_, bucket_piece_numel(layout, shard_group_.size(), options_.bucket_numel));
     order_.push_back(static_cast<int>(i));
@@ -130,8 +137,10 @@ void Gradients::add_directly(int index, at::Tensor into, bool first) {
 }
 
 void Gradients::fold_into_local(UnitGradient& gradient, const Unit& unit) {
-  if (!gradient.local.defined())
+  if (!gradient.local.defined()) {
     gradient.local = at::empty({unit.layout.padded_numel}, gradient.shard.options());
+    gradient.local_fresh = true;
+  }
   if (gradient.local_fresh) gradient.local.zero_();
   for (size_t p = 0; p < gradient.pending.size(); ++p) {
     const UnitParameter& parameter = unit.layout.parameters[p];
@@ -182,7 +191,7 @@ void Gradients::flush() {
       pack(piece, bucket.sent[rank].narrow(0, column, piece.numel), rank);
     if (piece.last) {
       release(gradients_[static_cast<size_t>(piece.unit)]);
-      gradients_[static_cast<size_t>(piece.unit)].local_fresh = true;  // what comes later is a sum of its own
+      gradients_[static_cast<size_t>(piece.unit)].local.reset();  // what comes later is a sum of its own
     }
     column += piece.numel;
   }
@@ -289,6 +298,7 @@ void Gradients::clear() {
   for (UnitGradient& gradient : gradients_) {
     release(gradient);
     gradient.rounds = 0;
+    gradient.local = gradient.whole;
     gradient.local_fresh = true;
   }
   std::fill(used_.begin(), used_.end(), 0);

@@ -63,8 +63,9 @@ class Gradients {
 
  private:
   struct UnitGradient {
-    at::Tensor shard;                 // [shard_numel] accumulation dtype
-    at::Tensor local;                 // [padded_numel] of a Partial placement that accumulates
+    at::Tensor shard;  // [shard_numel] accumulation dtype
+    at::Tensor whole;  // [padded_numel] of a Partial placement that accumulates; `shard` is a part of it
+    at::Tensor local;  // this rank's own sum over micro-batches: `whole` until it is packed
     std::vector<at::Tensor> pending;  // per parameter of the unit
     int arrived = 0;
     int rounds = 0;           // times it was sent since clear()

@@ -2,14 +2,21 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 namespace zero::detail {
 namespace {
 constexpr size_t kInFlight = 2;  // enough to overlap one sum with the next, at twice a unit's memory
 }
 
-void ReplicaReducer::start(at::Tensor tensor, const std::string& what) {
+void ReplicaReducer::start(const at::Tensor& tensor, const std::string& what) {
+  if (replicas_.size() == 1) return;
+  for (int64_t begin = 0; begin < tensor.numel(); begin += bucket_numel_)
+    start_piece(tensor.narrow(0, begin, std::min(bucket_numel_, tensor.numel() - begin)), what);
+}
+
+void ReplicaReducer::start_piece(at::Tensor tensor, const std::string& what) {
   const int64_t ranks = replicas_.size();
-  if (ranks == 1 || tensor.numel() == 0) return;
   if (in_flight_.size() == kInFlight) finish_oldest();
   const int64_t part = (tensor.numel() + ranks - 1) / ranks;
   Sum sum{.tensor = tensor,

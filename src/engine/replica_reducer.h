@@ -14,11 +14,12 @@ namespace zero::detail {
 
 class ReplicaReducer {
  public:
-  ReplicaReducer(Group replicas, at::ScalarType communication_dtype)
-      : replicas_(std::move(replicas)), dtype_(communication_dtype) {}
+  /// At most `bucket_numel` elements travel in one piece.
+  ReplicaReducer(Group replicas, at::ScalarType communication_dtype, int64_t bucket_numel)
+      : replicas_(std::move(replicas)), dtype_(communication_dtype), bucket_numel_(bucket_numel) {}
 
   /// Starts summing `tensor` [n] (floating) over the replicas; it holds the sum after finish(). Collective.
-  void start(at::Tensor tensor, const std::string& what);
+  void start(const at::Tensor& tensor, const std::string& what);
   void finish();
   /// Elements sent so far, an all-reduce of n counted 2n, padding included.
   int64_t elements() const { return elements_; }
@@ -29,10 +30,12 @@ class ReplicaReducer {
     std::string what;
     Work work;
   };
+  void start_piece(at::Tensor tensor, const std::string& what);
   void finish_oldest();
 
   Group replicas_;
   at::ScalarType dtype_;
+  int64_t bucket_numel_;
   std::deque<Sum> in_flight_;
   int64_t elements_ = 0;
 };

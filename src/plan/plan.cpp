@@ -54,20 +54,33 @@ int64_t resolve_budget(const Plan& plan) {
 }
 
 int64_t gather_window(const Plan& plan) {
-  if (plan.placements.parameter != Placement::Shard) return 0;
+  // A rank alone owns its slabs: there is nothing to gather.
+  if (plan.placements.parameter != Placement::Shard || plan.shard_ranks == 1) return 0;
   int64_t largest = 0;
   for (const UnitLayout& unit : plan.units) largest = std::max(largest, unit.slab_bytes());
   return std::min(std::max(plan.budget_bytes, largest), all_slab_bytes(plan.units));
 }
 
 int64_t bucket_bytes(const Plan& plan) {
-  if (plan.options.ranks == 1) return 0;
-  int64_t piece = 0;
-  for (const UnitLayout& unit : plan.units)
-    if (unit.trainable)
-      piece = std::max(piece, bucket_piece_numel(unit, plan.shard_ranks, plan.options.reduce_bucket_numel));
-  constexpr int64_t kStagings = 2;  // what is sent and what is received
-  return kBucketsInFlight * kStagings * piece * plan.shard_ranks * plan.options.communication_bytes;
+  const PlanOptions& options = plan.options;
+  int64_t piece = 0, largest_shard = 0;
+  for (const UnitLayout& unit : plan.units) {
+    if (!unit.trainable) continue;
+    piece = std::max(piece, bucket_piece_numel(unit, plan.shard_ranks, options.reduce_bucket_numel));
+    largest_shard = std::max(largest_shard, unit.shard_numel);
+  }
+  constexpr int64_t kSumBytes = 4;
+  // What is sent and what is received, in the type of the wire, and the sum.
+  auto in_flight = [&](int64_t part, int64_t ranks) {
+    return kBucketsInFlight * (2 * part * ranks * options.communication_bytes + part * kSumBytes);
+  };
+  int64_t bytes = plan.shard_ranks > 1 ? in_flight(piece, plan.shard_ranks) : 0;
+  if (plan.replica_ranks > 1) {
+    const int64_t whole = std::min(options.reduce_bucket_numel, largest_shard);
+    const int64_t part = (whole + plan.replica_ranks - 1) / plan.replica_ranks;
+    bytes += in_flight(part, plan.replica_ranks) + part * plan.replica_ranks * kSumBytes;
+  }
+  return bytes;
 }
 
 RankPlan bytes_of(const Plan& plan) {

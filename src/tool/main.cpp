@@ -25,9 +25,12 @@ std::string rank_prefix(const std::string& text) {
   return text.find(name) == std::string::npos ? name + ": " : "";
 }
 
+// LibTorch's errors go on with a stack trace, which tells a user nothing; ours have a line for each problem.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 int report(const std::string& text, int code) {
   // One write, so that the lines of several ranks do not mix.
-  std::string line = "zero: " + rank_prefix(text) + text.substr(0, text.find('\n')) + "\n";
+  std::string line = "zero: " + rank_prefix(text) + text + "\n";
   std::cout.flush();
   std::cerr << line << std::flush;
   return code;
@@ -57,6 +60,6 @@ int main(int argc, char** argv) {
     bool usage = error.kind() == zero::ErrorKind::Config || error.kind() == zero::ErrorKind::Usage;
     return report(error.what(), usage ? 2 : 1);
   } catch (const std::exception& error) {
-    return report(error.what(), 1);
+    return report(first_line(error.what()), 1);
   }
 }
