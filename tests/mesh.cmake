@@ -1,5 +1,6 @@
 zero_test(mesh TORCH RANKS 2 USES mesh)
 zero_test(mesh_groups TORCH RANKS 2 USES mesh)
 zero_test(mesh_failure TORCH RANKS 2 USES mesh)
+zero_test(mesh_launch TORCH RANKS 2 USES mesh launch)
 zero_test(rendezvous TORCH USES mesh)
 zero_test(diagnosis TORCH USES mesh)

@@ -24,6 +24,8 @@ class Environment : public ::testing::Test {
                              "MASTER_ADDR",
                              "MASTER_PORT",
                              "TORCHELASTIC_USE_AGENT_STORE",
+                             "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_RESTART_COUNT",
                              "ZERO_LAUNCHER",
                              "ZERO_LISTEN_FD",
                              "OMPI_COMM_WORLD_RANK",
@@ -108,7 +110,11 @@ TEST_F(Environment, Torchrun) {
   EXPECT_EQ(r.port, 29511);
   EXPECT_FALSE(r.external_store);
   EXPECT_EQ(r.launcher, "torchrun");
-  EXPECT_TRUE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})).external_store);
+  Vars agent = with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                {"TORCHELASTIC_RUN_ID", "job7"},
+                                {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  EXPECT_TRUE(read(agent).external_store);
+  EXPECT_EQ(read(agent).attempt, "job7.2");
   // torchrun's variables come first when a job was started inside an MPI or Slurm allocation.
   EXPECT_EQ(read(with(kTorchrun, kSlurm)).rank, 5);
   EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).size, 1);

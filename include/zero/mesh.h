@@ -128,6 +128,8 @@ struct Rendezvous {
   bool external_store = false;  // the launcher keeps the store (torchrun's agent)
   int listen_fd = -1;  // an already listening socket that rank 0 takes over, so that no port is raced for
   std::string launcher = "none";  // "torchrun", "openmpi", "mpich", "slurm", "zero" or "none"
+  // Tells apart jobs that meet at one lasting store: torchrun's run and restart. "" otherwise.
+  std::string attempt;
 };
 
 /// Reads, in this order: torchrun and `zero launch` (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT,
@@ -135,6 +137,9 @@ struct Rendezvous {
 /// MPI_LOCALRANKID), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST). A world of one
 /// if there is none. Throws Config naming the variable for half-set, non-numeric or contradictory values
 /// (rank >= size, port > 65535).
+/// MPI and Slurm give no meeting place. Where MASTER_ADDR is not set it is loopback for ranks on one host,
+/// else the first host of Slurm's list (MPI over several hosts: Config). Where MASTER_PORT is not set it is a
+/// port from 20000 to 29999 that follows from the job's id, or 29500 without one.
 Rendezvous rendezvous_from_environment();
 
 /// Joining a mesh of several ranks silences c10d's own log, whose reports come back as Errors, for the whole

@@ -97,9 +97,10 @@ torch::Device choose_device(const MeshOptions& options, const Rendezvous& rendez
 
 // Meshes joined one after the other on a store that stays must not read each other's keys: the n-th join of
 // every rank is the same mesh.
-std::string mesh_prefix(c10d::Store& store, int rank) {
-  int64_t join = store.add("zero/joins/" + std::to_string(rank), 1);
-  return "zero/" + std::to_string(join);
+std::string mesh_prefix(c10d::Store& store, const Rendezvous& rendezvous) {
+  const std::string job = "zero/" + rendezvous.attempt;
+  int64_t join = store.add(job + "/joins/" + std::to_string(rendezvous.rank), 1);
+  return job + "/" + std::to_string(join);
 }
 
 // All ranks must want the same mesh; a rank with another configuration would fail later and stranger.
@@ -130,7 +131,7 @@ void connect_world(MeshState& state) {
   auto store = detail::open_store(rendezvous, timeout);
   std::string prefix;
   try {
-    prefix = mesh_prefix(*store, rendezvous.rank);
+    prefix = mesh_prefix(*store, rendezvous);
   } catch (const std::exception& e) {
     fail(ErrorKind::Comm, "rank " + std::to_string(rendezvous.rank),
          std::string("the store failed: ") + detail::one_line(e.what(), 200), "see what rank 0 printed");

@@ -112,6 +112,8 @@ Rendezvous from_torchrun(const Names& names) {
   bool zero = variable("ZERO_LAUNCHER").has_value();
   if (zero) result.launcher = "zero";
   result.external_store = first_of({"TORCHELASTIC_USE_AGENT_STORE"}) == "True";
+  if (result.external_store)
+    result.attempt = first_of({"TORCHELASTIC_RUN_ID"}) + "." + first_of({"TORCHELASTIC_RESTART_COUNT"});
   if (result.size == 1 && !result.external_store) return result;
   auto address = variable("MASTER_ADDR");
   auto port = integer("MASTER_PORT", 1, 65535);
@@ -142,7 +144,7 @@ Rendezvous rendezvous_from_environment() {
   const Names mpich{"mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
   if (present(mpich)) {
     Rendezvous result = read_numbers(mpich);
-    find_meeting_point(result, "", first_of({"PMI_JOBID", "HYDRA_CONTROL_FD_JOBID"}));
+    find_meeting_point(result, "", first_of({"PMI_JOBID"}));
     return result;
   }
 
