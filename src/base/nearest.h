@@ -7,10 +7,10 @@
 
 namespace zero {
 
-/// Levenshtein's distance: insertions, deletions and replacements from a to b.
+/// Number of edits from a to b: insert, delete, replace, swap neighbours; case counts nothing.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The word with the smallest distance to `word`, the first of several; "" if there are no words.
+/// The word with the fewest edits, the first of several; "" for no words.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 }  // namespace zero

@@ -32,13 +32,6 @@ class Problems {
   std::vector<Problem> problems_;
 };
 
-/// The word with the fewest edits (insert, delete, replace, swap neighbours; case counts nothing); "" for no
-/// words.
-std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
-
-/// Number of those edits.
-size_t edit_distance(std::string_view a, std::string_view b);
-
 /// "did you mean \"...\"?", or "" for an empty word.
 std::string did_you_mean(std::string_view word);
 

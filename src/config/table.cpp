@@ -1,3 +1,4 @@
+#include "base/nearest.h"
 #include "config/rows.h"
 
 namespace zero::config {
