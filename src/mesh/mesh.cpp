@@ -128,6 +128,8 @@ void connect_world(MeshState& state) {
   const auto timeout = state.options.timeout;
   std::string interface = state.options.interface_address;
   if (interface.empty()) interface = detail::outgoing_address(rendezvous.address);
+  // What can fail on this host alone fails before the others are met.
+  state.transport = detail::make_transport(state.options.transport, {interface, state.device, timeout});
   auto store = detail::open_store(rendezvous, timeout);
   std::string prefix;
   try {
@@ -148,7 +150,6 @@ void connect_world(MeshState& state) {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, own);
   };
   state.monitor = std::make_shared<detail::Monitor>(monitor);
-  state.transport = detail::make_transport(state.options.transport, {interface, state.device, timeout});
 }
 
 }  // namespace
