@@ -16,8 +16,8 @@ struct CheckpointMetadata {
   int64_t position = 0;         // samples taken so far (see Sampler)
   int64_t tokens = 0;           // trained on so far
   bool evaluation_due = false;  // the evaluation after this step has not been made yet
-  Vocabulary vocabulary;        // of the training text
-  Config config;                // resolved
+  Vocabulary vocabulary = {};   // of the training text
+  Config config = {};           // resolved
 };
 
 /// A JSON object, for Engine::save.
