@@ -144,7 +144,7 @@ TEST(ScheduleOf, EveryType) {
 TEST(ScheduleOf, ErrorsSayWhereItStands) {
   EXPECT_ERROR(schedule_of(config_of(
                    R"("scheduler": {"type": "Linear", "params": {"warmup_steps": 5}}, "run": {"steps": 5})")),
-               Config, "f:1: scheduler: learning-rate schedule: total_steps is 5");
+               Config, "f:1: scheduler.params.warmup_steps: expected less than total_steps 5");
 }
 
 TEST(ShapeOf, IsTheModelSection) {

@@ -18,11 +18,11 @@ inline constexpr int64_t kAllBytes = std::numeric_limits<int64_t>::max();
 
 /// `zero_optimization`. Sizes are elements, as in DeepSpeed.
 struct ZeroConfig {
-  int stage = 0;                               // 0 data parallel, 1 optimizer, 2 + gradients, 3 + parameters
-  std::optional<bool> overlap_comm;            // reduce during backward; none: resolve() sets stage == 3
-  int64_t reduce_bucket_numel = 16777216;      // elements a gradient reduction (reduce_bucket_size)
-  std::optional<int64_t> prefetch_numel;       // elements fetched ahead (stage3_prefetch_bucket_size)
-  std::optional<int64_t> max_live_numel;       // elements resident at most (stage3_max_live_parameters)
+  int stage = 0;                           // 0 data parallel, 1 optimizer, 2 + gradients, 3 + parameters
+  std::optional<bool> overlap_comm;        // reduce during backward; none: resolve() sets stage == 3
+  int64_t reduce_bucket_numel = 16777216;  // elements a gradient reduction (reduce_bucket_size)
+  std::optional<int64_t> prefetch_numel;   // elements fetched ahead (stage3_prefetch_bucket_size)
+  std::optional<int64_t> max_live_numel;   // elements resident at most (stage3_max_live_parameters)
   bool operator==(const ZeroConfig&) const = default;
 };
 

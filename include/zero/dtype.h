@@ -15,7 +15,8 @@ int64_t itemsize(Dtype dtype);
 /// True for the types that can carry a gradient.
 bool is_floating(Dtype dtype);
 
-/// safetensors' name: "F32", "BF16", "F16", "F64", "F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U8", "BOOL".
+/// safetensors' name: "F32", "BF16", "F16", "F64", "F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U8",
+/// "BOOL".
 std::string_view safetensors_name(Dtype dtype);
 
 /// The type of that safetensors name; nothing for an unknown one.

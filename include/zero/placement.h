@@ -20,7 +20,8 @@ struct Placements {
   bool operator==(const Placements&) const = default;
 };
 
-/// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. Throws Config for any other number.
+/// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. Throws Config for any other
+/// number.
 Placements placements_for(int stage);
 
 std::string_view to_string(Placement placement);

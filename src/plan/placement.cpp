@@ -24,9 +24,12 @@ Placements placements_for(int stage) {
 
 std::string_view to_string(Placement placement) {
   switch (placement) {
-    case Replicate: return "replicated";
-    case Partial: return "partial";
-    case Shard: return "sharded";
+    case Replicate:
+      return "replicated";
+    case Partial:
+      return "partial";
+    case Shard:
+      return "sharded";
   }
   return "unknown";
 }
