@@ -4,6 +4,7 @@
 
 #include "config/parse.h"
 #include "zero/error.h"
+#include "zero/utf8.h"
 
 namespace zero::config {
 
@@ -18,8 +19,8 @@ struct Override {
 Override split(const std::string& text) {
   const Place place{std::make_shared<const std::string>("--set " + text), 0};
   // Checked before it is shown: an error message must be text.
-  if (size_t bad = find_invalid_utf8(text); bad != std::string::npos) {
-    fail(ErrorKind::Config, "--set", "expected UTF-8, got an invalid byte at offset " + std::to_string(bad));
+  if (const auto bad = find_invalid_utf8(text)) {
+    fail(ErrorKind::Config, "--set", "expected UTF-8, got an invalid byte at offset " + std::to_string(*bad));
   }
   const size_t equals = text.find('=');
   require(equals != std::string::npos && equals > 0, ErrorKind::Config, place.text(),

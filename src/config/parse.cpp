@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "zero/error.h"
+#include "zero/utf8.h"
 
 namespace zero::config {
 
@@ -232,36 +233,7 @@ class TreeBuilder : public nlohmann::json_sax<json> {
   std::vector<std::unordered_set<std::string>> keys_;  // their keys so far
 };
 
-// Length of the valid UTF-8 sequence at `i`, or 0.
-size_t utf8_length(std::string_view text, size_t i) {
-  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[i + k]); };
-  const auto tail = [&](size_t k) { return i + k < text.size() && (byte(k) & 0xC0) == 0x80; };
-  const unsigned char b = byte(0);
-  if (b < 0x80) return 1;
-  if (b >= 0xC2 && b <= 0xDF) return tail(1) ? 2 : 0;
-  if (b >= 0xE0 && b <= 0xEF) {
-    if (!tail(1) || !tail(2)) return 0;
-    if ((b == 0xE0 && byte(1) < 0xA0) || (b == 0xED && byte(1) > 0x9F)) return 0;  // overlong, surrogate
-    return 3;
-  }
-  if (b >= 0xF0 && b <= 0xF4) {
-    if (!tail(1) || !tail(2) || !tail(3)) return 0;
-    if ((b == 0xF0 && byte(1) < 0x90) || (b == 0xF4 && byte(1) > 0x8F)) return 0;  // overlong, above U+10FFFF
-    return 4;
-  }
-  return 0;
-}
-
 }  // namespace
-
-size_t find_invalid_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t n = utf8_length(text, i);
-    if (n == 0) return i;
-    i += n;
-  }
-  return std::string_view::npos;
-}
 
 Value parse_json(std::string_view text, const Place& place) {
   if (text.size() > kMaxTextBytes) {
@@ -269,8 +241,8 @@ Value parse_json(std::string_view text, const Place& place) {
            "expected at most " + std::to_string(kMaxTextBytes) + " bytes, got " + std::to_string(text.size()),
            "is this a configuration file?");
   }
-  if (size_t bad = find_invalid_utf8(text); bad != std::string_view::npos) {
-    syntax(at(place, text, bad), "expected UTF-8, got an invalid byte at offset " + std::to_string(bad),
+  if (const auto bad = find_invalid_utf8(text)) {
+    syntax(at(place, text, *bad), "expected UTF-8, got an invalid byte at offset " + std::to_string(*bad),
            "save the file as UTF-8");
   }
   // The lexer would take a zero byte for the end of the text and ignore what follows.

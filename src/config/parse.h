@@ -15,7 +15,4 @@ inline constexpr int kMaxDepth = 64;
 /// too long or not UTF-8, a syntax error, a duplicate key, too deep nesting, or a number outside double.
 Value parse_json(std::string_view text, const Place& place);
 
-/// Index of the first byte that is not part of valid UTF-8 (RFC 3629), or npos.
-size_t find_invalid_utf8(std::string_view text);
-
 }  // namespace zero::config
