@@ -21,7 +21,7 @@ ResidencyOptions policy_options(const std::vector<Unit>& units, bool one_rank,
 }
 
 // The engine's own work on slabs: no interception, no autograd.
-struct OwnWork {
+struct SlabWork {
   BypassIntercept bypass;
   c10::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -78,7 +78,7 @@ void Residency::apply(const ResidencyPolicy::Actions& actions) {
 void Residency::start(int index) {
   Unit& unit = units_[static_cast<size_t>(index)];
   if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) return;
-  OwnWork own;
+  SlabWork own;
   if (!unit.full.defined()) allocate(unit);
   unit.move_to(SlabState::Fetching);
   unit.fetch = shard_group_.all_gather(unit.full, unit.shard, unit.layout.name);
