@@ -1,6 +1,7 @@
 # zero_folder(NAME [TORCH] [USES folder...] [LIBS lib...]): one folder of src/ as the static library zero_NAME, which tests link.
 # zero_library(): the objects of all folders in one shared library, target zero::zero.
-# zero_test(NAME [TORCH] [RANKS n] [TIMEOUT s] USES folder... [LIBS lib...]): tests/NAME_test.cpp as a GoogleTest program.
+# zero_test(NAME [TORCH] [RANKS n] [TIMEOUT s] USES folder... [LIBS lib...] FILES file...): tests/FILE_test.cpp of each FILE
+# as one GoogleTest program, NAME_test, of which ctest runs each test by itself.
 # RANKS: the most ranks that one of its tests starts; ctest leaves it that many cores.
 
 include(GoogleTest)
@@ -22,22 +23,16 @@ function(zero_compile_options target)
   endif()
 endfunction()
 
-# zero_precompiled(OWNER header...): a target that owns a precompiled header, for others of the same flags to reuse.
-function(zero_precompiled owner)
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${owner}.cpp CONTENT "// Owner of a precompiled header.\n")
-  add_library(${owner} OBJECT ${PROJECT_BINARY_DIR}/${owner}.cpp)
-  target_link_libraries(${owner} PRIVATE LibTorch::LibTorch)
-  zero_compile_options(${owner})
-  target_precompile_headers(${owner} PRIVATE ${ARGN})
-endfunction()
-
-# Tensors, autograd and torch::nn::Module take 20 s to parse, 3 s to reuse. The library's header is not torch/torch.h:
-# GCC instantiates all its pending templates anew in every file, 4 s more, used or not. Tests use most of it, optimised
-# less, which halves their time.
+# Tensors, autograd and torch::nn::Module take 20 s to parse, and 3 s where they are precompiled. It is not torch/torch.h
+# that is precompiled: GCC instantiates all its pending templates anew in every file, 4 s more, used or not.
 function(zero_use_torch target)
   target_link_libraries(${target} PUBLIC LibTorch::LibTorch)
   if(NOT TARGET zero_pch)
-    zero_precompiled(zero_pch <torch/types.h> <torch/csrc/autograd/variable.h> <torch/nn/module.h>)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/zero_pch.cpp CONTENT "// Owner of the precompiled header.\n")
+    add_library(zero_pch OBJECT ${PROJECT_BINARY_DIR}/zero_pch.cpp)
+    target_link_libraries(zero_pch PRIVATE LibTorch::LibTorch)
+    zero_compile_options(zero_pch)
+    target_precompile_headers(zero_pch PRIVATE <torch/types.h> <torch/csrc/autograd/variable.h> <torch/nn/module.h>)
   endif()
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)
@@ -45,20 +40,19 @@ function(zero_use_torch target)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
-  if(target MATCHES "_test$")
-    if(NOT TARGET zero_test_pch)
-      zero_precompiled(zero_test_pch <torch/torch.h> <gtest/gtest.h>)
-      target_link_libraries(zero_test_pch PRIVATE GTest::gtest)
-      zero_optimise_less(zero_test_pch)
-    endif()
-    target_precompile_headers(${target} REUSE_FROM zero_test_pch)
-  else()
-    target_precompile_headers(${target} REUSE_FROM zero_pch)
-  endif()
+  target_precompile_headers(${target} REUSE_FROM zero_pch)
 endfunction()
 
+# For programs that only call the library: halves the time that they take to compile.
 function(zero_optimise_less target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+endfunction()
+
+# As many files at a time as ZERO_UNITY_FILES says: the 3 s for the precompiled header are spent once for all of them.
+function(zero_compile_together target)
+  if(ZERO_UNITY_FILES)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${ZERO_UNITY_FILES})
+  endif()
 endfunction()
 
 function(zero_folder name)
@@ -75,9 +69,7 @@ function(zero_folder name)
   target_include_directories(zero_${name}_objects PUBLIC ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(zero_${name}_objects PRIVATE ${arg_LIBS} Threads::Threads)
   zero_compile_options(zero_${name}_objects)
-  if(ZERO_UNITY_FILES)
-    set_target_properties(zero_${name}_objects PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${ZERO_UNITY_FILES})
-  endif()
+  zero_compile_together(zero_${name}_objects)
   if(arg_TORCH)
     zero_use_torch(zero_${name}_objects)
   endif()
@@ -108,13 +100,15 @@ function(zero_library)
 endfunction()
 
 function(zero_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;TIMEOUT" "USES;LIBS")
-  add_executable(${name}_test ${name}_test.cpp)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;TIMEOUT" "USES;LIBS;FILES")
+  list(TRANSFORM arg_FILES APPEND _test.cpp)
+  add_executable(${name}_test ${arg_FILES})
   list(TRANSFORM arg_USES PREPEND zero_)
   target_link_libraries(${name}_test PRIVATE ${arg_USES} ${arg_LIBS} GTest::gtest Threads::Threads)
   target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/include)
   zero_compile_options(${name}_test)
   zero_optimise_less(${name}_test)
+  zero_compile_together(${name}_test)
   target_compile_definitions(${name}_test PRIVATE ZERO_TEST_DATA="${PROJECT_SOURCE_DIR}/tests")
   if(arg_TORCH)
     target_link_libraries(${name}_test PRIVATE zero_test_main)

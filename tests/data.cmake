@@ -1,5 +1,2 @@
-zero_test(tokenizer USES data LIBS nlohmann_json::nlohmann_json)
-zero_test(tokenizer_files USES data LIBS nlohmann_json::nlohmann_json)
-zero_test(token_file USES data LIBS PkgConfig::XXHASH)
-zero_test(sampler USES data)
-zero_test(tokenize_files USES data LIBS ZLIB::ZLIB)
+zero_test(data USES data LIBS nlohmann_json::nlohmann_json PkgConfig::XXHASH ZLIB::ZLIB
+          FILES tokenizer tokenizer_files token_file sampler tokenize_files)

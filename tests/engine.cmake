@@ -1,8 +1,3 @@
-zero_test(residency_policy USES plan)
-zero_test(lazy TORCH USES engine)
-zero_test(engine_parity TORCH USES engine TIMEOUT 600)
-zero_test(engine_modules TORCH USES engine)
-zero_test(engine_traffic TORCH USES engine)
-zero_test(engine_checkpoint TORCH USES engine)
-zero_test(zero_redundancy_optimizer TORCH USES engine)
-zero_test(engine_golden TORCH USES engine models LIBS nlohmann_json::nlohmann_json TIMEOUT 600)
+zero_test(engine TORCH TIMEOUT 600 USES engine models LIBS nlohmann_json::nlohmann_json
+          FILES lazy engine_parity engine_modules engine_traffic engine_checkpoint engine_golden
+                zero_redundancy_optimizer)

@@ -1,7 +1,11 @@
 // Saving and resuming: the same bits on the same ranks, the same values on others, and nothing lost when it
 // fails.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
 
 #include <filesystem>
 #include <fstream>

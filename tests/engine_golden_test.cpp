@@ -1,7 +1,8 @@
 // The sharded engine against ten steps that PyTorch itself recorded, and what lazy construction costs in
 // memory.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include <fstream>
 

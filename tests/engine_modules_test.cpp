@@ -1,8 +1,13 @@
 // Modules that are not a plain chain, and what the engine refuses. Each case trains under the engine and in
 // one process alike.
 #include <gtest/gtest.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/script.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <functional>
 

@@ -1,7 +1,9 @@
 // Ten steps of the sharded engine against one process, for every stage, world, accumulation and dtype; and
 // what must be the same bits: stages among themselves, overlap on and off, every budget.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
 
 #include <tuple>
 

@@ -1,6 +1,9 @@
 // What travels and what is resident, against the plan; delays and deaths.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
 
 #include <csignal>
 #include <random>

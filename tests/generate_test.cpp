@@ -3,7 +3,7 @@
 #include "zero/generate.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <cmath>
 #include <map>

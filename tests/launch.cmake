@@ -1,2 +1,2 @@
-zero_test(launch RANKS 2 USES launch)
-zero_test(launch_output USES launch)
+zero_test(launch RANKS 2 USES launch FILES launch)
+zero_test(launch_alone USES launch FILES launch_output)

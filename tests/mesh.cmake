@@ -1,6 +1,2 @@
-zero_test(mesh TORCH RANKS 2 USES mesh)
-zero_test(mesh_groups TORCH RANKS 2 USES mesh)
-zero_test(mesh_failure TORCH RANKS 2 USES mesh)
-zero_test(mesh_launch TORCH RANKS 2 USES mesh launch)
-zero_test(rendezvous TORCH USES mesh)
-zero_test(diagnosis TORCH USES mesh)
+zero_test(mesh TORCH RANKS 2 USES mesh launch FILES mesh mesh_groups mesh_failure mesh_launch)
+zero_test(mesh_alone TORCH USES mesh FILES rendezvous diagnosis)

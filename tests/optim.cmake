@@ -1,5 +1,2 @@
-zero_test(kernels USES optim)
-zero_test(lr_schedule USES optim LIBS nlohmann_json::nlohmann_json)
-zero_test(optimizer TORCH USES optim)
-zero_test(optimizer_spec TORCH USES optim)
-zero_test(torch_optimizer TORCH USES optim)
+zero_test(optim TORCH USES optim LIBS nlohmann_json::nlohmann_json
+          FILES kernels lr_schedule optimizer optimizer_spec torch_optimizer)

@@ -1,6 +1,5 @@
 // Specs, parameter groups, the gradient norm and clipping.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <limits>

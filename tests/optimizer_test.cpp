@@ -1,8 +1,11 @@
 // Optimizers on shards against torch::optim on ordinary parameters, and against their own contract.
 #include "zero/optimizer.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include <cmath>
 

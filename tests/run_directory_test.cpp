@@ -22,16 +22,13 @@ using testing::course_of;
 using testing::run_ranks;
 using testing::SmallRun;
 using testing::text_of;
+using testing::train_on;
 
 std::vector<std::string> names_in(const fs::path& directory) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
-}
-
-void train_on(int ranks, const Config& config, const TrainOptions& options = {}) {
-  run_ranks(ranks, [&](const Mesh& mesh) { train(config, mesh, options); });
 }
 
 class RunDirectory : public ::testing::Test {

@@ -14,9 +14,9 @@ using nlohmann::json;
 using test::expect_error;
 using test::TemporaryFolder;
 
-const std::string kGolden = ZERO_TEST_DATA "/golden/tokenizer";
+const std::string kTiny = ZERO_TEST_DATA "/golden/tokenizer/tiny.json";
 
-json tiny() { return json::parse(test::read_bytes(kGolden + "/tiny.json")); }
+json tiny() { return json::parse(test::read_bytes(kTiny)); }
 
 class TokenizerFiles : public testing::Test {
  protected:
@@ -50,7 +50,7 @@ class TokenizerFiles : public testing::Test {
 
 TEST_F(TokenizerFiles, PairAndJsonAreTheSameVocabulary) {
   write_pair(tiny()["model"]["vocab"], merges_text());
-  const auto pair = Tokenizer::load(folder_.path() / "pair"), whole = Tokenizer::load(kGolden + "/tiny.json");
+  const auto pair = Tokenizer::load(folder_.path() / "pair"), whole = Tokenizer::load(kTiny);
   EXPECT_EQ(pair.vocabulary(), whole.vocabulary());
   EXPECT_EQ(pair.end_of_text(), whole.end_of_text());
   const std::string text = "def f(x):\n    return x  # <|endoftext|> it's 123";
@@ -64,7 +64,7 @@ TEST_F(TokenizerFiles, TheFingerprintIsOfIdsAndTokens) {
     return Tokenizer::load(folder_.write("tokenizer.json", tokenizer.dump(1))).vocabulary();
   };
   const auto same = fingerprint([](json&) {});
-  EXPECT_EQ(same, Tokenizer::load(kGolden + "/tiny.json").vocabulary());
+  EXPECT_EQ(same, Tokenizer::load(kTiny).vocabulary());
   const auto swapped =
       fingerprint([](json& t) { std::swap(t["model"]["vocab"]["a"], t["model"]["vocab"]["b"]); });
   EXPECT_EQ(swapped.size, same.size);
@@ -93,8 +93,7 @@ TEST_F(TokenizerFiles, MissingFiles) {
 TEST_F(TokenizerFiles, TextThatIsNoJson) {
   refused_text(ErrorKind::Corrupt, {"not valid JSON"}, "");
   refused_text(ErrorKind::Corrupt, {"not valid JSON", "line 2"}, "{\n\"model\": }");
-  refused_text(ErrorKind::Corrupt, {"not valid JSON"},
-               test::read_bytes(kGolden + "/tiny.json").substr(0, 30000));
+  refused_text(ErrorKind::Corrupt, {"not valid JSON"}, test::read_bytes(kTiny).substr(0, 30000));
   refused_text(ErrorKind::Corrupt, {"not valid JSON"}, "{\"\xff\": 1}");
   refused_text(ErrorKind::Corrupt, {"expected an object"}, "[]");
   refused_text(ErrorKind::Corrupt, {"expected an object"}, "{}");

@@ -1,6 +1,11 @@
 // torch::optim optimizers on shards: the same bits as on ordinary parameters.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include "support/expect_error.h"
 #include "support/optimizer_model.h"

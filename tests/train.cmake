@@ -1,11 +1,10 @@
 # src/train: from a configuration to a run directory.
-zero_test(engine_options TORCH USES train)
-zero_test(train TORCH RANKS 3 USES train LIBS nlohmann_json::nlohmann_json)
-zero_test(run_directory TORCH RANKS 2 USES train LIBS nlohmann_json::nlohmann_json)
+zero_test(train TORCH RANKS 3 USES train LIBS nlohmann_json::nlohmann_json FILES train run_directory)
+zero_test(train_alone TORCH USES train FILES engine_options)
 
 # The `zero` program, run as its users run it.
 if(TARGET zero_tool)
-  zero_test(tool RANKS 2 USES data LIBS nlohmann_json::nlohmann_json)
+  zero_test(tool RANKS 2 USES data LIBS nlohmann_json::nlohmann_json FILES tool)
   target_sources(tool_test PRIVATE ${PROJECT_SOURCE_DIR}/src/tool/text.cpp)
   target_compile_definitions(tool_test PRIVATE ZERO_TOOL="$<TARGET_FILE:zero_tool>")
   add_dependencies(tool_test zero_tool)

@@ -21,6 +21,7 @@ using testing::losses_of;
 using testing::metrics_of;
 using testing::run_ranks;
 using testing::SmallRun;
+using testing::train_on;
 
 /// Tells the process to stop after some steps.
 struct StopAfter {
@@ -28,10 +29,6 @@ struct StopAfter {
   int signal = 15;
   int operator()() { return --steps <= 0 ? signal : 0; }
 };
-
-void train_on(int ranks, const Config& config, const TrainOptions& options = {}) {
-  run_ranks(ranks, [&](const Mesh& mesh) { train(config, mesh, options); });
-}
 
 // All values of all tensors of a run's newest checkpoint.
 std::map<std::string, std::string> newest_values(const std::filesystem::path& run) {

@@ -15,14 +15,14 @@
 namespace zero::tool {
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   std::string model, data;
   int ranks = 0;
   int64_t batches = 0;
   bool json = false;
 };
 
-TokenFile open_data(const Arguments& arguments, const SavedModel& saved) {
+TokenFile open_data(const EvalArguments& arguments, const SavedModel& saved) {
   TokenFile file = TokenFile::open(arguments.data);
   file.require_vocabulary(saved.vocabulary);
   return file;
@@ -32,7 +32,7 @@ at::ScalarType dtype_of(const Config& config) {
   return config.precision.param_dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
 }
 
-void print(const Arguments& arguments, const SavedModel& saved, const EvalResult& result) {
+void print(const EvalArguments& arguments, const SavedModel& saved, const EvalResult& result) {
   if (arguments.json) {
     const nlohmann::ordered_json json = {{"loss", result.loss},     {"perplexity", result.perplexity},
                                          {"tokens", result.tokens}, {"samples", result.samples},
@@ -46,7 +46,7 @@ void print(const Arguments& arguments, const SavedModel& saved, const EvalResult
 }
 
 // Each rank has the whole model and its part of the samples.
-int evaluate_here(const Arguments& arguments, const SavedModel& saved, const Rendezvous& job) {
+int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const Rendezvous& job) {
   const TokenFile file = open_data(arguments, saved);
   at::set_num_threads(compute_threads_of(saved.config, job.local_size));
   const Mesh mesh = Mesh::join(job, mesh_options_of(saved.config));
@@ -71,7 +71,7 @@ int evaluate_here(const Arguments& arguments, const SavedModel& saved, const Ren
 }  // namespace
 
 int run_eval(int argc, char** argv) {
-  Arguments arguments;
+  EvalArguments arguments;
   CLI::App app(
       "zero eval MODEL --data FILE\n"
       "Loss (nats a token) and perplexity of a trained model on a token file.");

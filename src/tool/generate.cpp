@@ -13,12 +13,12 @@
 namespace zero::tool {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   std::string model, prompt, tokenizer;
   GenerateOptions options;
 };
 
-Tokenizer load_tokenizer(const Arguments& arguments, const SavedModel& saved) {
+Tokenizer load_tokenizer(const GenerateArguments& arguments, const SavedModel& saved) {
   const std::string& path = arguments.tokenizer.empty() ? saved.config.data.tokenizer : arguments.tokenizer;
   require(!path.empty(), ErrorKind::Config, "--tokenizer", "the run's configuration names no tokenizer",
           "give the one its text was made with");
@@ -29,7 +29,7 @@ Tokenizer load_tokenizer(const Arguments& arguments, const SavedModel& saved) {
   return tokenizer;
 }
 
-int generate(Arguments arguments) {
+int generate(GenerateArguments arguments) {
   arguments.options.check();
   require_utf8(arguments.prompt, "--prompt");
   const SavedModel saved = find_model(arguments.model);
@@ -58,7 +58,7 @@ int generate(Arguments arguments) {
 }  // namespace
 
 int run_generate(int argc, char** argv) {
-  Arguments arguments;
+  GenerateArguments arguments;
   GenerateOptions& options = arguments.options;
   CLI::App app(
       "zero generate MODEL --prompt TEXT\n"

@@ -13,14 +13,14 @@
 namespace zero::tool {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   std::string config, run_directory, resume;
   std::vector<std::string> overrides;
   int ranks = 0;
   bool overwrite = false;
 };
 
-Config read(const Arguments& arguments, int ranks) {
+Config read(const TrainArguments& arguments, int ranks) {
   Config config = load_config(arguments.config, arguments.overrides);
   if (!arguments.run_directory.empty()) config.run.directory = arguments.run_directory;
   return resolve(config, ranks);
@@ -56,7 +56,7 @@ int train_here(const Config& config, const Rendezvous& job, TrainOptions options
 }  // namespace
 
 int run_train(int argc, char** argv) {
-  Arguments arguments;
+  TrainArguments arguments;
   CLI::App app(
       "zero train CONFIG [OPTIONS]\n"
       "Trains what the configuration describes; docs/configuration.md has its keys, docs/training.md what a "

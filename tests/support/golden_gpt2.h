@@ -2,7 +2,8 @@
 // The small GPT-2 of tests/golden/gpt2_losses.json: its weights and tokens, made by the same integer
 // arithmetic as in tests/golden/make_gpt2_losses.py, and the runs that PyTorch recorded.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

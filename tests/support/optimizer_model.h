@@ -1,7 +1,7 @@
 #pragma once
 // A few parameters cut into shards by hand, beside the same parameters as ordinary leaves for torch::optim.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <string>
 #include <vector>

@@ -13,6 +13,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <stdexcept>
 
 namespace zero::testing {
@@ -136,6 +138,13 @@ Listener listen_on_loopback() {
   return listener;
 }
 
+// A forked child has none of its parent's other threads, but their locks.
+void require_no_threads() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  if (std::distance(begin(threads), end(threads)) > 1)
+    throw std::runtime_error("this test program has threads: it cannot fork ranks");
+}
+
 Child start(const std::function<void(Rendezvous)>& body, Rendezvous rendezvous) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("cannot make a pipe");
@@ -214,6 +223,9 @@ std::vector<RankResult> judged(std::vector<RankResult> results, const RankOption
 
 std::vector<RankResult> collect_processes(int n, const std::function<void(Rendezvous)>& body,
                                           const RankOptions& options) {
+#ifndef __SANITIZE_THREAD__  // which has a thread of its own
+  require_no_threads();
+#endif
   auto deadline = Clock::now() + options.timeout;
   Listener listener = listen_on_loopback();
   std::vector<Child> children;

@@ -2,7 +2,12 @@
 // A small language-model-like module for engine tests: tied embedding, a list of residual blocks, odd sizes
 // so that nothing divides.
 
-#include <torch/torch.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <vector>
 

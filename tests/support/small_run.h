@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/ranks.h"
 #include "support/temporary_directory.h"
 #include "zero/config.h"
 #include "zero/token_file.h"
@@ -66,6 +67,11 @@ class SmallRun {
  private:
   TemporaryDirectory directory_;
 };
+
+/// Trains on so many ranks; fails the test with what any of them has to say.
+inline void train_on(int ranks, const Config& config, const TrainOptions& options = {}) {
+  run_ranks(ranks, [&](const Mesh& mesh) { train(config, mesh, options); });
+}
 
 inline std::string text_of(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
