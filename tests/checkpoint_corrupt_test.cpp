@@ -68,7 +68,7 @@ class Corrupt : public ::testing::Test {
     std::string length(8, '\0');
     uint64_t size = text.size();
     std::memcpy(length.data(), &size, 8);
-    std::string old = read_file(file("rank-00000.safetensors"));
+    std::string old = read_bytes(file("rank-00000.safetensors"));
     uint64_t old_size = 0;
     std::memcpy(&old_size, old.data(), 8);
     std::string bytes = length + text + old.substr(8 + old_size);
@@ -76,7 +76,7 @@ class Corrupt : public ::testing::Test {
     forge([&](json& index) { index["files"]["rank-00000.safetensors"] = bytes.size(); });
   }
   std::string header() const {
-    std::string bytes = read_file(file("rank-00000.safetensors"));
+    std::string bytes = read_bytes(file("rank-00000.safetensors"));
     uint64_t size = 0;
     std::memcpy(&size, bytes.data(), 8);
     return bytes.substr(8, size);
@@ -94,27 +94,27 @@ class Corrupt : public ::testing::Test {
 
   TemporaryDirectory directory_;
   fs::path checkpoint_;
-  std::string original_index_ = read_file(checkpoint_ / "index.json");
+  std::string original_index_ = read_bytes(checkpoint_ / "index.json");
 };
 
 #define EXPECT_CORRUPT(part) EXPECT_ERROR(CheckpointReader{checkpoint_}, Corrupt, part)
 
 TEST_F(Corrupt, EveryFlippedBitIsCaughtOrHarmless) {
   for (const char* name : {"index.json", "rank-00000.safetensors", "rank-00001.safetensors"}) {
-    std::string original = read_file(file(name));
+    std::string original = read_bytes(file(name));
     for (size_t i = 0; i < original.size(); ++i)
       for (int bit = 0; bit < 8; ++bit) {
         flip(name, i, bit);
         ASSERT_TRUE(is_caught()) << name << " byte " << i << " bit " << bit;
         flip(name, i, bit);
       }
-    EXPECT_EQ(read_file(file(name)), original);
+    EXPECT_EQ(read_bytes(file(name)), original);
   }
 }
 
 TEST_F(Corrupt, EveryFlippedBitOfTheDataIsNamed) {
   const char* name = "rank-00000.safetensors";
-  std::string original = read_file(file(name));
+  std::string original = read_bytes(file(name));
   size_t data = 8 + header().size();
   ASSERT_LT(data, original.size());
   for (size_t i = data; i < original.size(); ++i) {
@@ -127,7 +127,7 @@ TEST_F(Corrupt, EveryFlippedBitOfTheDataIsNamed) {
 
 TEST_F(Corrupt, EveryTruncationIsCaught) {
   for (const char* name : {"index.json", "rank-00000.safetensors", "rank-00001.safetensors"}) {
-    std::string original = read_file(file(name));
+    std::string original = read_bytes(file(name));
     for (size_t length = original.size(); length-- > 0;) {
       fs::resize_file(file(name), length);
       EXPECT_ERROR(CheckpointReader{checkpoint_}, Corrupt, name);
@@ -164,7 +164,7 @@ TEST_F(Corrupt, FilesOfTwoSavesAreToldApart) {
   std::string id = json::parse(original_index_)["save_id"];
   EXPECT_CORRUPT("the index to save " + id);
   EXPECT_CORRUPT("it belongs to save " +
-                 json::parse(read_file(second / "index.json"))["save_id"].get<std::string>());
+                 json::parse(read_bytes(second / "index.json"))["save_id"].get<std::string>());
 }
 
 TEST_F(Corrupt, ForgedIndexesAreRefused) {
@@ -253,7 +253,7 @@ TEST_F(Corrupt, IndexesThatAreNotJsonAreRefused) {
 }
 
 TEST_F(Corrupt, HeadersOfAbsurdLengthAreRefused) {
-  std::string original = read_file(file("rank-00000.safetensors"));
+  std::string original = read_bytes(file("rank-00000.safetensors"));
   for (uint64_t length :
        {uint64_t{0}, uint64_t{1}, uint64_t{original.size()}, uint64_t{1} << 33, ~uint64_t{0}}) {
     std::string changed = original;
@@ -264,7 +264,7 @@ TEST_F(Corrupt, HeadersOfAbsurdLengthAreRefused) {
 }
 
 TEST_F(Corrupt, HeadersThatDisagreeAreRefused) {
-  std::string original = read_file(file("rank-00000.safetensors"));
+  std::string original = read_bytes(file("rank-00000.safetensors"));
   auto refused = [&](const std::string& from, const std::string& to, const char* part) {
     change_header(from, to);
     EXPECT_CORRUPT(part);

@@ -77,7 +77,7 @@ TEST(Checkpoint, SafetensorsFilesAreWellFormed) {
   TemporaryDirectory directory;
   fs::path checkpoint = save(directory.path(), 1, sample_tensors(), 2);
   for (const char* name : {"rank-00000.safetensors", "rank-00001.safetensors"}) {
-    std::string file = read_file(checkpoint / name);
+    std::string file = read_bytes(checkpoint / name);
     uint64_t length = 0;
     std::memcpy(&length, file.data(), 8);
     EXPECT_EQ(length % 8, 0u);

@@ -90,7 +90,8 @@ TEST(ConfigErrors, WrongTypesAndRanges) {
   EXPECT_EQ(error_of("{\"gradient_clipping\": -0.5}"),
             "config error: f:1: gradient_clipping: expected a number >= 0, got -0.5");
   EXPECT_EQ(error_of("{\"frozen\": [\"wte.*\", \"\"]}"),
-            "config error: f:1: frozen: expected a list of strings that are not empty, got an array of 2");
+            "config error: f:1: frozen: expected a list of globs, as \"*.bias\" or \"h.[0-3].*\", got an "
+            "array of 2");
   EXPECT_EQ(error_of("{\"optimizer\": {\"params\": {\"betas\": [0.9, 1.0]}}}"),
             "config error: f:1: optimizer.params.betas: expected a list of two numbers >= 0 and < 1, got an "
             "array of 2");
@@ -187,6 +188,9 @@ TEST(ConfigErrors, Contradictions) {
   EXPECT_NE(error_of(R"({"parameter_groups": [{"pattern": "a", "lr": 1, "lr_scale": 2}]})"), "");
   EXPECT_EQ(error_of("{\"parameter_groups\": [\n{\"lr\": 1}]}"),
             "config error: f:2: parameter_groups[0].pattern: expected a glob over parameter names, got none");
+  EXPECT_EQ(error_of("{\"parameter_groups\": [\n{\"pattern\": \"h.[0-3\"}]}"),
+            "config error: f:2: parameter_groups[0].pattern: expected a glob, as \"*.bias\" or "
+            "\"h.[0-3].*\", got \"h.[0-3\"");
   EXPECT_EQ(error_of(R"({"parallel": {"shard_group": 2}})"),
             "config error: f:1: parallel.shard_group: expected null at stage 0, which shards nothing, got 2");
   EXPECT_NE(error_of(R"({"zero_optimization": {"stage": 3}, "parallel": {"shard_group": 3, "ranks": 4}})"),
@@ -275,7 +279,8 @@ TEST(ConfigErrors, LinesAreExactAroundCommentsNumbersAndStrings) {
   EXPECT_EQ(error_of(text),
             "config error: f:5: data.seed: expected an integer >= 0 or null, got -5\n"
             "config error: f:7: run.seed: expected an integer >= 0, got -6\n"
-            "config error: f:8: frozen: expected a list of strings that are not empty, got an array of 2");
+            "config error: f:8: frozen: expected a list of globs, as \"*.bias\" or \"h.[0-3].*\", got an "
+            "array of 2");
 }
 
 TEST(ConfigErrors, AutoOutsideDeepSpeedsOwnSections) {

@@ -306,47 +306,5 @@ TEST(ConfigKeys, TheDocumentHoldsTheTables) {
   FAIL() << "docs/configuration.md has drifted from the key tables; the table now is in " << path;
 }
 
-TEST(NameMatches, Globs) {
-  EXPECT_TRUE(name_matches("*", ""));
-  EXPECT_TRUE(name_matches("*.bias", "h.0.attn.bias"));
-  EXPECT_FALSE(name_matches("*.bias", "h.0.attn.bias2"));
-  EXPECT_TRUE(name_matches("h.?.ln_*.weight", "h.3.ln_1.weight"));
-  EXPECT_FALSE(name_matches("h.?.ln_*.weight", "h.13.ln_1.weight"));
-  EXPECT_TRUE(name_matches("wte.weight", "wte.weight"));
-  EXPECT_FALSE(name_matches("wte", "wte.weight"));
-  EXPECT_FALSE(name_matches("", "a"));
-  EXPECT_TRUE(name_matches("", ""));
-  EXPECT_FALSE(name_matches("?", ""));
-  EXPECT_TRUE(name_matches("a*b*c", "a.b.b.c"));
-  EXPECT_TRUE(name_matches("[a]", "[a]"));
-  // No exponential search.
-  std::string stars;
-  for (int i = 0; i < 50; i++) stars += "*a";
-  EXPECT_FALSE(name_matches(stars + "b", std::string(2000, 'a')));
-}
-
-// Against the definition by recursion, for every short pattern and name.
-TEST(NameMatches, EqualsTheRecursiveDefinition) {
-  struct Slow {
-    static bool match(std::string_view p, std::string_view n) {
-      if (p.empty()) return n.empty();
-      if (p[0] == '*') return match(p.substr(1), n) || (!n.empty() && match(p, n.substr(1)));
-      return !n.empty() && (p[0] == '?' || p[0] == n[0]) && match(p.substr(1), n.substr(1));
-    }
-  };
-  const auto words = [](std::string_view letters, size_t longest) {
-    std::vector<std::string> all{""};
-    for (size_t i = 0; i < all.size() && all[i].size() < longest; i++) {
-      for (char c : letters) all.push_back(all[i] + c);
-    }
-    return all;
-  };
-  for (const std::string& pattern : words("ab*?", 5)) {
-    for (const std::string& name : words("ab", 5)) {
-      ASSERT_EQ(name_matches(pattern, name), Slow::match(pattern, name)) << pattern << " " << name;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace zero

@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing::collect_ranks;
 using testing::course_of;
+using testing::read_bytes;
 using testing::run_ranks;
 using testing::SmallRun;
-using testing::text_of;
 using testing::train_on;
 
 std::vector<std::string> names_in(const fs::path& directory) {
@@ -61,10 +61,10 @@ TEST_F(RunDirectory, RefusesToMixRuns) {
 TEST_F(RunDirectory, OverwriteKeepsWhatWasThere) {
   train_on(2, small.config(2, {"run.steps=2"}));
   const auto before = course_of(run);
-  const std::string config = text_of(run / "config.json");
+  const std::string config = read_bytes(run / "config.json");
   train_on(2, small.config(2, {"run.steps=3", "model.width=32"}), {.overwrite = true});
   EXPECT_EQ(course_of(run).size(), 4);
-  EXPECT_EQ(text_of(run / "config-1.json"), config);
+  EXPECT_EQ(read_bytes(run / "config-1.json"), config);
   EXPECT_EQ(names_in(run / "checkpoints"), std::vector<std::string>{"step-00000003"});
   EXPECT_EQ(names_in(run / "checkpoints-1"), std::vector<std::string>{"step-00000002"});
   fs::rename(run / "metrics-1.jsonl", run / "metrics.jsonl");
@@ -147,10 +147,10 @@ TEST(Metrics, CutLeavesNoLaterLine) {
   EXPECT_FALSE(fs::exists(path));
   write("{\"step\": 1}\n{\"step\": 2}\n{\"step\": 2, \"eval_loss\": 1}\n{\"step\": 3}\n{\"st");
   training::cut_metrics(path, 2);
-  EXPECT_EQ(text_of(path), "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 2, \"eval_loss\": 1}\n");
+  EXPECT_EQ(read_bytes(path), "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 2, \"eval_loss\": 1}\n");
   write("{\"step\": 1}\nnonsense\n");
   EXPECT_ERROR(training::cut_metrics(path, 2), Corrupt, "metrics.jsonl:2");
-  EXPECT_EQ(text_of(path), "{\"step\": 1}\nnonsense\n");
+  EXPECT_EQ(read_bytes(path), "{\"step\": 1}\nnonsense\n");
 }
 
 TEST(Metrics, NumbersThatJsonDoesNotHaveAreNull) {
@@ -167,8 +167,8 @@ TEST(SetAside, NeverTakesANameThatIsTaken) {
   const testing::TemporaryDirectory directory;
   for (const char* name : {"a.json", "a-1.json", "a-2.json"}) std::ofstream(directory.path() / name) << name;
   EXPECT_EQ(training::set_aside(directory.path() / "a.json"), directory.path() / "a-3.json");
-  EXPECT_EQ(text_of(directory.path() / "a-3.json"), "a.json");
-  EXPECT_EQ(text_of(directory.path() / "a-1.json"), "a-1.json");
+  EXPECT_EQ(read_bytes(directory.path() / "a-3.json"), "a.json");
+  EXPECT_EQ(read_bytes(directory.path() / "a-1.json"), "a-1.json");
   EXPECT_EQ(training::set_aside(directory.path() / "a.json"), fs::path());
 }
 

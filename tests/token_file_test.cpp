@@ -11,14 +11,14 @@
 #include <random>
 
 #include "support/expect_error_texts.h"
-#include "support/temporary_folder.h"
+#include "support/temporary_directory.h"
 
 namespace zero {
 namespace {
 
 namespace fs = std::filesystem;
 using test::expect_error;
-using test::TemporaryFolder;
+using testing::TemporaryDirectory;
 
 constexpr Vocabulary kSmall{50257, 0x1234};
 constexpr Vocabulary kLarge{128256, 0xabcdef};
@@ -49,17 +49,17 @@ int files_in(const fs::path& folder) {
 }
 
 // Flips, replaces or cuts bytes of a good file.
-fs::path broken(const TemporaryFolder& folder, const std::function<void(std::string&)>& damage) {
+fs::path broken(const TemporaryDirectory& folder, const std::function<void(std::string&)>& damage) {
   write(folder.path() / "good", kSmall, random_ids(1000, 50257));
-  std::string bytes = test::read_bytes(folder.path() / "good");
+  std::string bytes = testing::read_bytes(folder.path() / "good");
   damage(bytes);
   return folder.write("broken", bytes);
 }
 
-class Width : public testing::TestWithParam<Vocabulary> {};
+class Width : public ::testing::TestWithParam<Vocabulary> {};
 
 TEST_P(Width, ReadsWhatWasWritten) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   const Vocabulary vocabulary = GetParam();
   const auto ids = random_ids(300000, vocabulary.size);
   TokenFileWriter writer(folder.path() / "t", vocabulary);
@@ -85,11 +85,11 @@ TEST_P(Width, ReadsWhatWasWritten) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TokenFile, Width,
-                         testing::Values(kSmall, kLarge, Vocabulary{65536, 1}, Vocabulary{65537, 1},
-                                         Vocabulary{1, 0}));
+                         ::testing::Values(kSmall, kLarge, Vocabulary{65536, 1}, Vocabulary{65537, 1},
+                                           Vocabulary{1, 0}));
 
 TEST(TokenFile, MayBeEmpty) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   write(folder.path() / "t", kSmall, {});
   const TokenFile file = TokenFile::open(folder.path() / "t");
   EXPECT_EQ(file.size(), 0);
@@ -98,9 +98,9 @@ TEST(TokenFile, MayBeEmpty) {
 
 // The layout of docs/formats.md, byte by byte.
 TEST(TokenFile, HasTheDocumentedLayout) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   write(folder.path() / "t", {50257, 0x1122334455667788}, {1, 50256});
-  const std::string bytes = test::read_bytes(folder.path() / "t");
+  const std::string bytes = testing::read_bytes(folder.path() / "t");
   ASSERT_EQ(bytes.size(), 68U);
   EXPECT_EQ(bytes.substr(0, 8), "ZEROTOK\n");
   const auto number = [&](size_t at, size_t count) {
@@ -120,7 +120,7 @@ TEST(TokenFile, HasTheDocumentedLayout) {
 }
 
 TEST(TokenFile, NamesWhatIsBroken) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   const auto refused = [&](ErrorKind kind, std::vector<std::string> texts,
                            const std::function<void(std::string&)>& damage) {
     const auto path = broken(folder, damage);
@@ -139,7 +139,7 @@ TEST(TokenFile, NamesWhatIsBroken) {
 }
 
 TEST(TokenFile, EveryByteOfTheHeaderIsProtected) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   for (size_t at = 0; at < 64; ++at) {
     const auto path = broken(folder, [&](std::string& bytes) { bytes[at] ^= 0x40; });
     EXPECT_THROW(TokenFile::open(path), Error) << at;
@@ -148,7 +148,7 @@ TEST(TokenFile, EveryByteOfTheHeaderIsProtected) {
 
 // Any other file, of any length, is refused and not followed.
 TEST(TokenFile, SurvivesNoise) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   std::mt19937 random(6);
   for (int i = 0; i < 300; ++i) {
     std::string bytes(random() % 200, '\0');
@@ -159,14 +159,14 @@ TEST(TokenFile, SurvivesNoise) {
 }
 
 TEST(TokenFile, RefusesWhatIsNoFile) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   expect_error(ErrorKind::Io, {"missing", "No such file"},
                [&] { TokenFile::open(folder.path() / "missing"); });
   expect_error(ErrorKind::Io, {"not a regular file"}, [&] { TokenFile::open(folder.path()); });
 }
 
 TEST(TokenFile, RefusesAnotherVocabulary) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   write(folder.path() / "t", kSmall, {1, 2, 3});
   const TokenFile file = TokenFile::open(folder.path() / "t");
   expect_error(ErrorKind::Config, {"50257", "0000000000001234", "128256", "0000000000abcdef"},
@@ -175,7 +175,7 @@ TEST(TokenFile, RefusesAnotherVocabulary) {
 }
 
 TEST(TokenFile, RefusesRangesAndIdsOutside) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   write(folder.path() / "t", kSmall, {1, 2, 3});
   const TokenFile file = TokenFile::open(folder.path() / "t");
   std::vector<int32_t> two(2), four(4);
@@ -191,12 +191,12 @@ TEST(TokenFile, RefusesRangesAndIdsOutside) {
 // A file whose checksums are right and whose ids are not: only a writer with another idea of the vocabulary
 // makes it.
 TEST(TokenFile, VerifyFindsIdsOutsideOfTheVocabulary) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   write(folder.path() / "wide", {60000, 7}, {1, 2, 59999});
   write(folder.path() / "narrow", {100, 7}, {1, 2, 3});
   // The narrow header with the wide payload and its checksum, so that only the ids are wrong.
-  const std::string wide = test::read_bytes(folder.path() / "wide"),
-                    narrow = test::read_bytes(folder.path() / "narrow");
+  const std::string wide = testing::read_bytes(folder.path() / "wide"),
+                    narrow = testing::read_bytes(folder.path() / "narrow");
   std::string both = narrow.substr(0, 48) + wide.substr(48, 8) + std::string(8, '\0') + wide.substr(64);
   const uint64_t checksum = XXH3_64bits(both.data(), 56);
   std::memcpy(both.data() + 56, &checksum, 8);
@@ -208,7 +208,7 @@ TEST(TokenFile, VerifyFindsIdsOutsideOfTheVocabulary) {
 }
 
 TEST(TokenFileWriter, WithoutPublishLeavesTheOldFile) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   write(folder.path() / "t", kSmall, {1, 2, 3});
   {
     TokenFileWriter writer(folder.path() / "t", kSmall);
@@ -223,7 +223,7 @@ TEST(TokenFileWriter, WithoutPublishLeavesTheOldFile) {
 }
 
 TEST(TokenFileWriter, NamesAFolderThatIsNotThere) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   expect_error(ErrorKind::Io, {"none/t", "No such file"},
                [&] { TokenFileWriter(folder.path() / "none" / "t", kSmall); });
   expect_error(ErrorKind::Io, {"directory"}, [&] { TokenFileWriter(folder.path(), kSmall); });
@@ -249,7 +249,7 @@ class FileLimit {
 };
 
 TEST(TokenFileWriter, AFullDiskLeavesTheOldFileAndNothingElse) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   write(folder.path() / "t", kSmall, {1, 2, 3});
   for (const size_t tokens : {5000U, 3000000U}) {  // fails in finish() and in append()
     const auto ids = random_ids(tokens, kSmall.size);
@@ -262,11 +262,11 @@ TEST(TokenFileWriter, AFullDiskLeavesTheOldFileAndNothingElse) {
 }
 
 TEST(TokenFileWriter, NeverWritesThroughALinkInItsWay) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   const auto precious = folder.write("precious", "text");
   fs::create_symlink(precious, folder.path() / ("t.tmp-" + std::to_string(getpid())));
   write(folder.path() / "t", kSmall, {1, 2});
-  EXPECT_EQ(test::read_bytes(precious), "text");
+  EXPECT_EQ(testing::read_bytes(precious), "text");
   EXPECT_EQ(read_all(TokenFile::open(folder.path() / "t")), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(files_in(folder.path()), 2);
 }

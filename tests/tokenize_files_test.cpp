@@ -5,7 +5,7 @@
 #include <zlib.h>
 
 #include "support/expect_error_texts.h"
-#include "support/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include "zero/token_file.h"
 
 namespace zero {
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::expect_error;
-using test::TemporaryFolder;
+using testing::TemporaryDirectory;
 
 const Tokenizer& tokenizer() {
   static const Tokenizer tiny = Tokenizer::load(ZERO_TEST_DATA "/golden/tokenizer/tiny.json");
@@ -47,7 +47,7 @@ std::string text_of(const fs::path& path) {
   return text;
 }
 
-class TokenizeFiles : public testing::Test {
+class TokenizeFiles : public ::testing::Test {
  protected:
   TokenizeResult run(const std::vector<fs::path>& inputs, const TokenizeOptions& options = {}) {
     return tokenize_files(inputs, tokenizer(), out_, options);
@@ -56,11 +56,11 @@ class TokenizeFiles : public testing::Test {
                const TokenizeOptions& options = {}) {
     folder_.write("out/tokens", "old");
     expect_error(kind, texts, [&] { run(inputs, options); });
-    EXPECT_EQ(test::read_bytes(out_), "old");
+    EXPECT_EQ(testing::read_bytes(out_), "old");
     EXPECT_EQ(std::distance(fs::directory_iterator(out_.parent_path()), {}), 1);
   }
 
-  TemporaryFolder folder_;
+  TemporaryDirectory folder_;
   fs::path out_ = folder_.write("out/tokens", ""), held_out_ = folder_.path() / "out" / "held";
 };
 

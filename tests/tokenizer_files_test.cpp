@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/expect_error_texts.h"
-#include "support/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include "zero/tokenizer.h"
 
 namespace zero {
@@ -12,13 +12,13 @@ namespace {
 
 using nlohmann::json;
 using test::expect_error;
-using test::TemporaryFolder;
+using testing::TemporaryDirectory;
 
 const std::string kTiny = ZERO_TEST_DATA "/golden/tokenizer/tiny.json";
 
-json tiny() { return json::parse(test::read_bytes(kTiny)); }
+json tiny() { return json::parse(testing::read_bytes(kTiny)); }
 
-class TokenizerFiles : public testing::Test {
+class TokenizerFiles : public ::testing::Test {
  protected:
   void refused(ErrorKind kind, std::vector<std::string> texts, const std::function<void(json&)>& change) {
     json tokenizer = tiny();
@@ -45,7 +45,7 @@ class TokenizerFiles : public testing::Test {
     return text;
   }
 
-  TemporaryFolder folder_;
+  TemporaryDirectory folder_;
 };
 
 TEST_F(TokenizerFiles, PairAndJsonAreTheSameVocabulary) {
@@ -93,7 +93,7 @@ TEST_F(TokenizerFiles, MissingFiles) {
 TEST_F(TokenizerFiles, TextThatIsNoJson) {
   refused_text(ErrorKind::Corrupt, {"not valid JSON"}, "");
   refused_text(ErrorKind::Corrupt, {"not valid JSON", "line 2"}, "{\n\"model\": }");
-  refused_text(ErrorKind::Corrupt, {"not valid JSON"}, test::read_bytes(kTiny).substr(0, 30000));
+  refused_text(ErrorKind::Corrupt, {"not valid JSON"}, testing::read_bytes(kTiny).substr(0, 30000));
   refused_text(ErrorKind::Corrupt, {"not valid JSON"}, "{\"\xff\": 1}");
   refused_text(ErrorKind::Corrupt, {"expected an object"}, "[]");
   refused_text(ErrorKind::Corrupt, {"expected an object"}, "{}");

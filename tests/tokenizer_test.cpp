@@ -15,7 +15,7 @@
 #include "data/tokenizer_spec.h"
 #include "data/unicode.h"
 #include "support/expect_error_texts.h"
-#include "support/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include "zero/utf8.h"
 
 namespace zero {
@@ -23,12 +23,12 @@ namespace {
 
 using nlohmann::json;
 using test::expect_error;
-using test::TemporaryFolder;
+using testing::TemporaryDirectory;
 
 const std::string kGolden = ZERO_TEST_DATA "/golden/tokenizer";
 
 const json& golden() {
-  static const json expected = json::parse(test::read_bytes(kGolden + "/expected.json"));
+  static const json expected = json::parse(testing::read_bytes(kGolden + "/expected.json"));
   return expected;
 }
 
@@ -47,14 +47,14 @@ Tokenizer load_gpt2() {
   return Tokenizer::load(folder);
 }
 
-Tokenizer load_shape(const json& shape, const TemporaryFolder& folder) {
+Tokenizer load_shape(const json& shape, const TemporaryDirectory& folder) {
   if (shape["patch"].is_null()) return load_gpt2();
-  json tokenizer = json::parse(test::read_bytes(kGolden + "/tiny.json"));
+  json tokenizer = json::parse(testing::read_bytes(kGolden + "/tiny.json"));
   tokenizer.merge_patch(shape["patch"]);
   return Tokenizer::load(folder.write("tokenizer.json", tokenizer.dump()));
 }
 
-class Shape : public testing::TestWithParam<std::string> {
+class Shape : public ::testing::TestWithParam<std::string> {
  protected:
   const json& shape() const {
     for (const auto& shape : golden()["shapes"]) {
@@ -62,7 +62,7 @@ class Shape : public testing::TestWithParam<std::string> {
     }
     throw std::runtime_error("no such shape");
   }
-  TemporaryFolder folder_;
+  TemporaryDirectory folder_;
 };
 
 TEST_P(Shape, GivesTheRecordedIds) {
@@ -89,12 +89,12 @@ TEST_P(RoundTrip, DecodesWhatItEncodes) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<std::string>& info) { return info.param; }
+std::string name_of(const ::testing::TestParamInfo<std::string>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Golden, Shape,
-                         testing::Values("gpt2", "tiny", "llama3", "neox", "digits", "removed", "literal"),
+                         ::testing::Values("gpt2", "tiny", "llama3", "neox", "digits", "removed", "literal"),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Golden, RoundTrip,
-                         testing::Values("gpt2", "tiny", "llama3", "neox", "digits", "literal"), name_of);
+                         ::testing::Values("gpt2", "tiny", "llama3", "neox", "digits", "literal"), name_of);
 
 TEST(Gpt2, HasItsVocabulary) {
   const Tokenizer tokenizer = load_gpt2();

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/program.h"
-#include "support/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include "tool/text.h"
 #include "zero/utf8.h"
 
@@ -18,10 +18,10 @@ namespace zero {
 namespace {
 
 namespace fs = std::filesystem;
-using test::read_bytes;
 using testing::Program;
 using testing::ProgramOptions;
 using testing::ProgramResult;
+using testing::read_bytes;
 
 constexpr const char* kConfig = R"({
   "train_batch_size": 4,
@@ -46,7 +46,7 @@ std::string some_text() {
 class Tool : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    made_ = std::make_unique<test::TemporaryFolder>();
+    made_ = std::make_unique<testing::TemporaryDirectory>();
     fs::create_directories(made_->path() / "tokenizer");
     fs::copy_file(fs::path(ZERO_TEST_DATA) / "golden/tokenizer/tiny.json",
                   made_->path() / "tokenizer/tokenizer.json");
@@ -117,10 +117,10 @@ class Tool : public ::testing::Test {
   }
 
  private:
-  static std::unique_ptr<test::TemporaryFolder> made_;
-  test::TemporaryFolder folder_;
+  static std::unique_ptr<testing::TemporaryDirectory> made_;
+  testing::TemporaryDirectory folder_;
 };
-std::unique_ptr<test::TemporaryFolder> Tool::made_;
+std::unique_ptr<testing::TemporaryDirectory> Tool::made_;
 
 TEST_F(Tool, TrainsEvaluatesAndGenerates) {
   const ProgramResult trained = good({"train", "train.json", "--ranks", "2"});

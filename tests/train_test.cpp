@@ -161,7 +161,7 @@ TEST(Train, PrintingAndMetricsChangeNothing) {
     if (out != nullptr) std::fclose(out);
   });
   EXPECT_EQ(course_of(small.path() / "loud"), course_of(small.path() / "quiet"));
-  const std::string text = testing::text_of(log);
+  const std::string text = testing::read_bytes(log);
   for (int step = 1; step <= 6; ++step)
     EXPECT_NE(text.find("step " + std::to_string(step) + "/6  loss "), std::string::npos) << text;
   EXPECT_NE(text.find("perplexity"), std::string::npos) << text;

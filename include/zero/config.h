@@ -35,7 +35,7 @@ struct Config {
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   std::vector<ParameterGroupConfig> parameter_groups;
-  std::vector<std::string> frozen;  // globs over parameter names that are not trained
+  std::vector<std::string> frozen;  // globs, see ParameterGroupConfig: names that are not trained
   ModelConfig model;
   DataConfig data;
   ParallelConfig parallel;
@@ -69,10 +69,6 @@ Config resolve(Config config, int ranks);
 
 /// The whole configuration as JSON, keys in a fixed order; parse_config of it gives an equal Config.
 std::string to_json(const Config& config);
-
-/// True if `name` matches the glob: '*' any run of characters (dots too), '?' one character, others
-/// themselves.
-bool name_matches(std::string_view pattern, std::string_view name);
 
 /// One key that the loader knows.
 struct ConfigKey {

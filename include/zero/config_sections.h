@@ -109,10 +109,9 @@ struct SchedulerConfig {
   bool operator==(const SchedulerConfig&) const = default;
 };
 
-/// One entry of `parameter_groups`: the first whose pattern matches a parameter's name applies (see
-/// name_matches).
+/// One entry of `parameter_groups`: the first whose pattern matches a parameter's name applies.
 struct ParameterGroupConfig {
-  std::string pattern;                 // glob over full parameter names
+  std::string pattern;                 // shell glob (* ? [..]) over the full dotted name
   std::optional<double> lr;            // instead of optimizer.params.lr; not together with lr_scale
   double lr_scale = 1;                 // times optimizer.params.lr
   std::optional<double> weight_decay;  // instead of optimizer.params.weight_decay

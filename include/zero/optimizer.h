@@ -68,10 +68,8 @@ struct ParameterGroup {
   std::optional<double> weight_decay = {};
 };
 
-/// True if the shell glob matches the whole name. Throws Config for an unfinished [.
-bool glob_matches(std::string_view pattern, std::string_view name);
-
-/// Throws Config for a negative or non-finite rate, scale or decay, naming the pattern.
+/// Throws Config for a pattern with a [ that is never closed, and for a negative or non-finite rate, scale or
+/// decay, naming the pattern.
 void validate(std::span<const ParameterGroup> groups);
 
 /// Group index (0 = default, i + 1 = groups[i]) of every name. Throws Config, naming it, for a pattern that

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/glob.h"
 #include "zero/config_sections.h"
 
 namespace zero::config {
@@ -173,14 +174,23 @@ Format<std::string> nonempty_text() {
   return format;
 }
 
-Format<std::vector<std::string>> list_of_texts() {
+Format<std::string> glob() {
+  Format<std::string> format = text();
+  format.expected = "a glob, as \"*.bias\" or \"h.[0-3].*\"";
+  format.parse = [parse = format.parse](const Value& value, std::string& out) {
+    return is_glob(value.text) && parse(value, out);
+  };
+  return format;
+}
+
+Format<std::vector<std::string>> list_of_globs() {
   Format<std::vector<std::string>> format;
-  format.expected = "a list of strings that are not empty";
+  format.expected = "a list of globs, as \"*.bias\" or \"h.[0-3].*\"";
   format.parse = [](const Value& value, std::vector<std::string>& out) {
     std::vector<std::string> items(value.items.size());
     if (value.kind != Value::Kind::Array) return false;
     for (size_t i = 0; i < items.size(); i++) {
-      if (!nonempty_text().parse(value.items[i], items[i])) return false;
+      if (!glob().parse(value.items[i], items[i])) return false;
     }
     out = std::move(items);
     return true;

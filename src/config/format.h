@@ -41,8 +41,9 @@ Format<double> number_below_one();                     // [0, 1)
 Format<bool> boolean();
 Format<std::string> text();
 Format<std::string> nonempty_text();
-Format<std::vector<std::string>> list_of_texts();  // of non-empty ones
-Format<std::array<double, 2>> pair_below_one();    // two numbers in [0, 1)
+Format<std::string> glob();
+Format<std::vector<std::string>> list_of_globs();
+Format<std::array<double, 2>> pair_below_one();  // two numbers in [0, 1)
 
 /// Bytes: a whole number, "512MiB", "1.5 GB", or "all" (kAllBytes); null is -1.
 Format<int64_t> bytes();

@@ -136,8 +136,7 @@ Row residency_row() {
 Row parameter_groups_row() {
   using Group = ParameterGroupConfig;
   std::vector<Key<Group>> rows{
-      field("pattern", ZERO_AT_GROUP(pattern), nonempty_text(),
-            "glob over parameter names; the first match counts"),
+      field("pattern", ZERO_AT_GROUP(pattern), glob(), "over parameter names; the first match counts"),
       field("lr", ZERO_AT_GROUP(lr), nullable(number_at_least(0)), "instead of optimizer.params.lr"),
       field("lr_scale", ZERO_AT_GROUP(lr_scale), number_at_least(0), "times optimizer.params.lr"),
       field("weight_decay", ZERO_AT_GROUP(weight_decay), nullable(number_at_least(0)),
@@ -150,8 +149,7 @@ Row parameter_groups_row() {
 
 Rows own_rows() {
   return {parameter_groups_row(),
-          field("frozen", ZERO_AT(frozen), list_of_texts(),
-                "globs over the names of parameters that are not trained"),
+          field("frozen", ZERO_AT(frozen), list_of_globs(), "names of parameters that are not trained"),
           residency_row(),
           model_row(),
           data_row(),

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "base/glob.h"
+
 namespace zero::config {
 
 namespace {
@@ -85,10 +87,13 @@ void check_groups(const Config& c, Checks& checks) {
   for (size_t i = 0; i < c.parameter_groups.size(); i++) {
     const ParameterGroupConfig& group = c.parameter_groups[i];
     const std::string key = "parameter_groups[" + to_string(i) + "]";
-    checks.expect(!group.pattern.empty(), key + ".pattern", "a glob over parameter names", "none");
+    checks.expect(is_glob(group.pattern), key + ".pattern", "a glob over parameter names",
+                  group.pattern.empty() ? "none" : in_quotes(group.pattern));
     checks.expect(!group.lr || group.lr_scale == 1, key + ".lr_scale", "lr or lr_scale", "both",
                   "remove one of the two");
   }
+  for (const std::string& glob : c.frozen)
+    checks.expect(is_glob(glob), "frozen", "globs over parameter names", in_quotes(glob));
 }
 
 void check_paths(const Config& c, Checks& checks) {

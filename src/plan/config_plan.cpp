@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/glob.h"
 #include "zero/error.h"
 #include "zero/gpt2_shape.h"
 #include "zero/plan_report.h"
@@ -22,7 +23,7 @@ ModuleSpec spec_of(const ModelConfig& model) {
 void freeze(ModuleSpec& module, const std::vector<std::string>& patterns) {
   for (ParameterSpec& parameter : module.parameters)
     for (const std::string& pattern : patterns)
-      if (name_matches(pattern, parameter.name)) parameter.trainable = false;
+      if (glob_matches(pattern, parameter.name)) parameter.trainable = false;
   for (ModuleSpec& child : module.children) freeze(child, patterns);
 }
 

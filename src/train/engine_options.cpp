@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/glob.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -44,22 +45,15 @@ OneCycleLr one_cycle(const SchedulerConfig& s) {
           .decay_mom_rate = s.decay_mom_rate};
 }
 
-// The engine's patterns know [..]; the configuration's do not: there it is a bracket.
-std::string engine_pattern(std::string_view pattern) {
-  std::string escaped;
-  for (const char c : pattern) escaped += c == '[' ? std::string("[[]") : std::string(1, c);
-  return escaped;
-}
-
 bool is_frozen(const Config& config, std::string_view name) {
   return std::any_of(config.frozen.begin(), config.frozen.end(),
-                     [&](const std::string& pattern) { return name_matches(pattern, name); });
+                     [&](const std::string& pattern) { return glob_matches(pattern, name); });
 }
 
 void check_pattern(const Config& config, const std::string& key, std::string_view pattern,
                    const std::vector<std::string>& names) {
   const bool any = std::any_of(names.begin(), names.end(),
-                               [&](const std::string& name) { return name_matches(pattern, name); });
+                               [&](const std::string& name) { return glob_matches(pattern, name); });
   require(any, ErrorKind::Config, config.place(key),
           key + ": expected a pattern of parameter names, got \"" + std::string(pattern) +
               "\", which matches none",
@@ -206,7 +200,7 @@ EngineOptions engine_options_of(const Config& config, int ranks) {
   options.gradient_predivide_factor = config.prescale_gradients ? ranks : config.gradient_predivide_factor;
   options.schedule = schedule_of(config);
   for (const ParameterGroupConfig& group : config.parameter_groups)
-    options.groups.push_back({.pattern = engine_pattern(group.pattern),
+    options.groups.push_back({.pattern = group.pattern,
                               .lr = group.lr,
                               .lr_scale = group.lr_scale,
                               .weight_decay = group.weight_decay});

@@ -73,11 +73,6 @@ inline void train_on(int ranks, const Config& config, const TrainOptions& option
   run_ranks(ranks, [&](const Mesh& mesh) { train(config, mesh, options); });
 }
 
-inline std::string text_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// The lines of a run's metrics file.
 inline std::vector<nlohmann::json> metrics_of(const std::filesystem::path& run) {
   std::vector<nlohmann::json> lines;

@@ -1,10 +1,13 @@
 #pragma once
-// A directory that is gone when the test is over.
+// A directory of one test, removed with all that is in it.
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace zero::testing {
 
@@ -24,8 +27,23 @@ class TemporaryDirectory {
 
   const std::filesystem::path& path() const { return path_; }
 
+  /// Writes a file, making its directories, and gives its path.
+  std::filesystem::path write(const std::filesystem::path& name, std::string_view bytes) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    std::ofstream out(path_ / name, std::ios::binary);
+    out << bytes;
+    if (!out.flush()) throw std::runtime_error("cannot write " + name.string());
+    return path_ / name;
+  }
+
  private:
   std::filesystem::path path_;
 };
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error("cannot read " + path.string());
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 }  // namespace zero::testing

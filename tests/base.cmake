@@ -1,0 +1,1 @@
+zero_test(base USES base FILES glob)
