@@ -1,5 +1,6 @@
 #pragma once
-// The tape behind lazily(): operators in program order, tensors as geometry on numbered storages.
+// The tape behind lazily(): operators in program order, tensors as geometry on numbered storages. What fills
+// it is in lazy_record.cpp, what runs it in lazy_replay.cpp.
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/stack.h>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -34,6 +36,11 @@ struct TensorRef {
   int64_t offset;
   at::ScalarType dtype;
 };
+
+/// The tensor that `ref` describes, on its storage's values (or on a storage without any).
+at::Tensor geometry_on(const TensorRef& ref, const c10::Storage& storage);
+
+std::string operator_name(const c10::OperatorHandle& op);
 
 class Tape : public OperatorRecorder, public std::enable_shared_from_this<Tape> {
  public:

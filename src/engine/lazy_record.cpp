@@ -1,10 +1,7 @@
-#include "engine/lazy_tape.h"
-
+// Records what the constructor of a module does: its operators, with tensors without values as their results.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <string>
@@ -12,12 +9,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engine/lazy_tape.h"
 #include "zero/error.h"
 
 namespace zero::detail {
 namespace {
-
-std::string name_of(const c10::OperatorHandle& op) { return op.schema().name(); }
 
 // In-place operators that give every element of their target a new value without looking at the old one.
 bool overwrites_target(const c10::OperatorHandle& op, const at::Tensor& target) {
@@ -25,17 +21,9 @@ bool overwrites_target(const c10::OperatorHandle& op, const at::Tensor& target) 
       "aten::normal_",    "aten::uniform_",     "aten::fill_",       "aten::zero_",
       "aten::copy_",      "aten::random_",      "aten::log_normal_", "aten::cauchy_",
       "aten::geometric_", "aten::exponential_", "aten::bernoulli_"};
-  return kNames.contains(name_of(op)) && target.is_non_overlapping_and_dense() &&
+  return kNames.contains(operator_name(op)) && target.is_non_overlapping_and_dense() &&
          static_cast<size_t>(target.numel() * target.element_size()) ==
              target.unsafeGetTensorImpl()->unsafe_storage().nbytes();
-}
-
-at::Tensor geometry_on(const TensorRef& ref, const c10::Storage& storage) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
-                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                         c10::scalarTypeToTypeMeta(ref.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(ref.sizes, ref.strides, ref.offset);
-  return tensor;
 }
 
 TensorRef ref_of(const at::Tensor& tensor, int64_t storage) {
@@ -46,40 +34,6 @@ TensorRef ref_of(const at::Tensor& tensor, int64_t storage) {
 at::Tensor meta_like(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
-}
-
-// Memory of a value under replay. Large ones come straight from the system and go straight back: a heap that
-// has seen one parameter of each size after the other keeps far more than one of them.
-c10::Storage fresh_storage(int64_t nbytes) {
-  constexpr int64_t kFromSystem = 1 << 16;
-  c10::Allocator* allocator = c10::GetAllocator(c10::kCPU);
-  if (nbytes < kFromSystem)
-    return c10::Storage(c10::Storage::use_byte_size_t(), nbytes,
-                        allocator->allocate(static_cast<size_t>(nbytes)), allocator, false);
-  struct Mapping {
-    void* begin;
-    size_t bytes;
-  };
-  const auto bytes = static_cast<size_t>(nbytes);
-  void* begin = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  require(begin != MAP_FAILED, ErrorKind::Io, "lazily",
-          "no memory for a value of " + std::to_string(nbytes) + " bytes");
-  c10::DataPtr memory(
-      begin, new Mapping{begin, bytes},
-      [](void* context) {
-        auto* mapping = static_cast<Mapping*>(context);
-        ::munmap(mapping->begin, mapping->bytes);
-        delete mapping;
-      },
-      c10::kCPU);
-  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, std::move(memory), nullptr, false);
-}
-
-// Operators that only allocate: their results get memory when something is written to it.
-bool only_allocates(const c10::OperatorHandle& op) {
-  static const std::unordered_set<std::string> kNames{
-      "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"};
-  return kNames.contains(name_of(op));
 }
 
 bool has_tensors(const torch::jit::Stack& stack, size_t base) {
@@ -100,6 +54,16 @@ bool returns_tensors(const c10::OperatorHandle& op) {
 
 }  // namespace
 
+std::string operator_name(const c10::OperatorHandle& op) { return op.schema().name(); }
+
+at::Tensor geometry_on(const TensorRef& ref, const c10::Storage& storage) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         c10::scalarTypeToTypeMeta(ref.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(ref.sizes, ref.strides, ref.offset);
+  return tensor;
+}
+
 HollowTag* hollow_tag(const at::Tensor& tensor) { return dynamic_cast<HollowTag*>(tag_of(tensor)); }
 
 Tape::Tape() : random_state_(at::detail::getDefaultCPUGenerator().get_state()) {}
@@ -116,13 +80,13 @@ Tape::Entry Tape::make_entry(const c10::OperatorHandle& op, const torch::jit::St
     Argument argument{i, Argument::Form::Tensor, {}};
     auto add = [&](const at::Tensor& tensor) {
       if (HollowTag* tag = hollow_tag(tensor)) {
-        require(tag->tape.get() == this, ErrorKind::Usage, name_of(op),
+        require(tag->tape.get() == this, ErrorKind::Usage, operator_name(op),
                 "uses a lazy tensor of another lazily() call", "materialize it first");
         (written ? entry.writes : entry.reads).push_back(tag->id);
         if (written) entry.overwrites = overwrites_target(op, tensor);
         argument.sources.emplace_back(ref_of(tensor, tag->id));
       } else {
-        require(!(written && tensor.defined()), ErrorKind::Unsupported, name_of(op),
+        require(!(written && tensor.defined()), ErrorKind::Unsupported, operator_name(op),
                 "writes a tensor that has data from lazy or random values inside lazily()",
                 "build that tensor with a factory function inside lazily(), or build the module eagerly");
         entry.versions.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);
@@ -173,7 +137,7 @@ void Tape::record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   if (!returns_tensors(op) && kind != OperatorKind::Writes) return run_on_values(op, stack, base);
 
   for (const c10::Argument& argument : op.schema().arguments())
-    require(!argument.is_out(), ErrorKind::Unsupported, name_of(op),
+    require(!argument.is_out(), ErrorKind::Unsupported, operator_name(op),
             "out= variants are not supported inside lazily()", "use the variant that returns its result");
   Entry entry = make_entry(op, stack, base);
   if (kind == OperatorKind::Writes) {
@@ -282,138 +246,18 @@ void Tape::run_on_values(const c10::OperatorHandle& op, torch::jit::Stack& stack
     random |= past->random;
     needed.insert(past->reads.begin(), past->reads.end());
   }
-  require(!random, ErrorKind::Unsupported, name_of(op), "needs random values that lazily() has not drawn yet",
+  require(!random, ErrorKind::Unsupported, operator_name(op),
+          "needs random values that lazily() has not drawn yet",
           "do not read random values while the module is built, or build it eagerly");
   std::unordered_map<int64_t, c10::Storage> values;
   replay(wanted, [&](int64_t id, const c10::Storage& storage) { values.emplace(id, storage); });
   for (const Argument& argument : entry.arguments) {
-    require(argument.form == Argument::Form::Tensor, ErrorKind::Unsupported, name_of(op),
+    require(argument.form == Argument::Form::Tensor, ErrorKind::Unsupported, operator_name(op),
             "reads a list of lazy tensors inside lazily()", "build the module eagerly");
     if (const auto* ref = std::get_if<TensorRef>(&argument.sources.front()))
       stack[base + argument.index] = geometry_on(*ref, values.at(ref->storage));
   }
   op.callBoxed(&stack);
-}
-
-struct Tape::Replay {
-  Tape& tape;
-  std::vector<char> live;                    // per entry
-  std::unordered_map<int64_t, size_t> last;  // storage -> last live entry that touches it
-  std::unordered_map<int64_t, c10::Storage> values;
-
-  // Which entries must run for the wanted storages, from last to first: a storage is needed until the
-  // operator that defines it, or that overwrites it completely.
-  void find_live(const std::set<int64_t>& wanted) {
-    const auto& entries = tape.entries_;
-    live.assign(entries.size(), 0);
-    std::unordered_set<int64_t> needed(wanted.begin(), wanted.end());
-    auto touch = [&](int64_t storage, size_t entry) { last.try_emplace(storage, entry); };
-    for (size_t i = entries.size(); i-- > 0;) {
-      const Entry& entry = entries[i];
-      bool runs = false;
-      for (int64_t storage : entry.writes) runs |= needed.contains(storage);
-      for (const Output& output : entry.defines) runs |= needed.contains(output.storage);
-      // A random operator whose result nobody needs still moves the generator; with inputs, how far may
-      // depend on them.
-      if (entry.random && !entry.reads.empty()) runs = true;
-      if (!runs) continue;
-      live[i] = 1;
-      for (const Output& output : entry.defines) {
-        touch(output.storage, i);
-        needed.erase(output.storage);
-      }
-      for (int64_t storage : entry.writes) {
-        touch(storage, i);
-        if (entry.overwrites)
-          needed.erase(storage);
-        else
-          needed.insert(storage);
-      }
-      for (int64_t storage : entry.reads) {
-        touch(storage, i);
-        needed.insert(storage);
-      }
-    }
-  }
-
-  const c10::Storage& storage(int64_t id) {
-    auto found = values.find(id);
-    if (found != values.end()) return found->second;
-    return values.emplace(id, fresh_storage(tape.storage_nbytes_[static_cast<size_t>(id)])).first->second;
-  }
-
-  torch::jit::Stack arguments_of(const Entry& entry) {
-    torch::jit::Stack stack = entry.constants;
-    size_t version = 0;
-    auto tensor = [&](const Source& source) {
-      if (const auto* ref = std::get_if<TensorRef>(&source)) return geometry_on(*ref, storage(ref->storage));
-      const at::Tensor& real = std::get<at::Tensor>(source);
-      const uint32_t recorded = entry.versions[version++];
-      require(!real.defined() || real.is_inference() || real._version() == recorded, ErrorKind::Usage,
-              name_of(entry.op), "a tensor used inside lazily() was changed before the values were computed",
-              "pass a clone of it");
-      return real;
-    };
-    for (const Argument& argument : entry.arguments) {
-      if (argument.form == Argument::Form::Tensor) {
-        stack[argument.index] = tensor(argument.sources.front());
-      } else if (argument.form == Argument::Form::List) {
-        c10::List<at::Tensor> list;
-        for (const Source& source : argument.sources) list.push_back(tensor(source));
-        stack[argument.index] = list;
-      } else {
-        c10::List<std::optional<at::Tensor>> list;
-        for (const Source& source : argument.sources) {
-          at::Tensor element = tensor(source);
-          list.push_back(element.defined() ? std::optional(element) : std::nullopt);
-        }
-        stack[argument.index] = list;
-      }
-    }
-    return stack;
-  }
-
-  void run(const Entry& entry) {
-    if (only_allocates(entry.op)) {
-      for (const Output& output : entry.defines) storage(output.storage);
-      return;
-    }
-    torch::jit::Stack stack = arguments_of(entry);
-    entry.op.callBoxed(&stack);
-    for (const Output& output : entry.defines) {
-      const at::Tensor result = output.element ? stack[output.index].toTensorVector()[*output.element]
-                                               : stack[output.index].toTensor();
-      values.insert_or_assign(output.storage, result.storage());
-    }
-  }
-};
-
-void Tape::replay(const std::set<int64_t>& wanted, const Sink& sink) {
-  c10::NoGradGuard no_grad;
-  BypassIntercept bypass;
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor found = generator.get_state();
-  generator.set_state(random_state_);
-
-  Replay replay{.tape = *this, .live = {}, .last = {}, .values = {}};
-  replay.find_live(wanted);
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const Entry& entry = entries_[i];
-    if (!replay.live[i] && !entry.random) continue;
-    replay.run(entry);
-    auto settle = [&](int64_t storage) {
-      if (replay.live[i] && replay.last.at(storage) != i) return;  // a later operator needs it
-      if (replay.live[i] && wanted.contains(storage)) sink(storage, replay.values.at(storage));
-      replay.values.erase(storage);
-    };
-    for (int64_t storage : entry.reads)
-      if (replay.values.contains(storage)) settle(storage);
-    for (int64_t storage : entry.writes)
-      if (replay.values.contains(storage)) settle(storage);
-    for (const Output& output : entry.defines) settle(output.storage);
-  }
-  if (!at::equal(found, random_state_)) generator.set_state(found);
 }
 
 }  // namespace zero::detail
