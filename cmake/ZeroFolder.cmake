@@ -125,3 +125,10 @@ function(zero_test name)
   endif()
   gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
 endfunction()
+
+# The tests of a program once more as NAME.TEST, with a GoogleTest FILTER and another ENVIRONMENT.
+function(zero_test_again program name)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "RANKS;FILTER;ENVIRONMENT" "")
+  gtest_discover_tests(${program}_test TEST_PREFIX ${name}. TEST_FILTER ${arg_FILTER} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_tests
+                       PROPERTIES TIMEOUT 300 PROCESSORS ${arg_RANKS} LABELS multirank ENVIRONMENT ${arg_ENVIRONMENT})
+endfunction()

@@ -144,7 +144,7 @@ struct DataConfig {
 
 /// `parallel`.
 struct ParallelConfig {
-  enum class Backend { Auto, Gloo, Nccl };
+  enum class Backend { Auto, Shm, Gloo, Nccl };
   int ranks = 0;              // 0: any; otherwise a check against the number of ranks that come
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard (shard_group); 0: all; must divide the ranks
   double timeout_s = 600;     // a collective or rendezvous that takes longer is an error

@@ -34,6 +34,9 @@ class Work {
   /// thrown within the mesh's timeout plus about three seconds, and soon after another rank has died or
   /// reported a failure.
   void wait();
+  /// Like wait(), but returns as soon as the outputs may be read. Inputs from Group::empty or Group::together may still
+  /// be read by other ranks until wait().
+  void wait_output();
   bool pending() const { return state_ != nullptr; }
 
  private:
@@ -51,6 +54,12 @@ struct Traffic {
   int64_t calls = 0;
   int64_t elements = 0;
   int64_t bytes = 0;  // elements in the size they have on the wire
+};
+
+/// One of the outputs of a reduce_scatter: a contiguous tensor [m] fp32 that is replaced by a sum or added to.
+struct ReducePart {
+  at::Tensor out;
+  bool accumulate = false;
 };
 
 /// The ranks along one axis. All collectives are asynchronous: inputs must stay unchanged and outputs unread
@@ -75,6 +84,9 @@ class Group {
   /// out's old value. The addition happens in wait().
   Work reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::string_view what) const;
 
+  /// The same into several tensors of n elements together, one after the other.
+  Work reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const;
+
   /// tensor [n] fp32 or fp64 <- sum (or maximum) over ranks, in rank order; the same bits on every rank. A
   /// NaN anywhere makes the maximum NaN. Ranks wait for their all_reduces in the order they issued them.
   enum class Reduce { Sum, Max };
@@ -90,6 +102,18 @@ class Group {
 
   /// Blocks until every rank of the group has called it.
   void barrier(std::string_view what) const;
+
+  /// True where all ranks of the group are on one host and share memory.
+  bool shares_memory() const;
+
+  /// A tensor [numel] that this group's collectives move fastest as their input: other ranks read it in place where
+  /// memory is shared. Not zeroed. Elsewhere an ordinary tensor.
+  at::Tensor empty(int64_t numel, at::ScalarType dtype) const;
+
+  /// One tensor [numel] for all ranks of the group, zeros at first: what one writes, all see, and who writes when is the
+  /// caller's affair. An all_gather into it, of a rank's own part of it, moves nothing: once it has been waited for,
+  /// all ranks have written. Collective, blocks. Throws Usage unless shares_memory().
+  at::Tensor together(int64_t numel, at::ScalarType dtype, std::string_view what) const;
 
   Traffic traffic() const;
   Traffic traffic(Operation operation) const;
@@ -110,11 +134,14 @@ struct Axis {
 struct MeshOptions {
   std::vector<Axis> axes = {{"dp", -1}};  // slowest varying first: rank = ((i0 * n1) + i1) * n2 + ...
   torch::Device device = torch::kCPU;     // CUDA: this rank uses device local_rank
-  std::string transport = "auto";         // "auto": gloo on CPU, nccl on CUDA; or one of them by name
+  // "auto": shm inside a host and gloo across hosts on CPU, nccl on CUDA; or one of them by name.
+  std::string transport = "auto";
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of a collective, and of the rendezvous
   // Address the transport listens on. "": loopback where the rendezvous address is, else the address of this
   // host that packets to the rendezvous address leave from.
   std::string interface_address;
+  // Ranks with different names do not share memory. "": the environment's ZERO_HOST, else what the kernel says.
+  std::string host;
 };
 
 /// Rank and size as a launcher's environment gives them.

@@ -75,7 +75,8 @@ Row data_row() {
 Row parallel_row() {
   using Backend = ParallelConfig::Backend;
   const auto backends = choice<Backend>(
-      {{"auto", Backend::Auto}, {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}}, {"mpi", "ucc"});
+      {{"auto", Backend::Auto}, {"shm", Backend::Shm}, {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}},
+      {"mpi", "ucc"});
   return section<Config>(
       "parallel", {field("ranks", ZERO_AT(parallel.ranks), null_as(0, count(1)),
                          "ranks that must come; null: any number"),
@@ -83,7 +84,7 @@ Row parallel_row() {
                          "hybrid: ranks that share a shard, replicated across; null: all"),
                    field("timeout_s", ZERO_AT(parallel.timeout_s), number_above(0),
                          "seconds until a collective is an error"),
-                   field("backend", ZERO_AT(parallel.backend), backends, "auto: nccl on CUDA, else gloo"),
+                   field("backend", ZERO_AT(parallel.backend), backends, "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
                    field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
                          "compute threads; null: the cores divided by the local ranks")});
 }

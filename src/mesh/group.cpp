@@ -100,6 +100,30 @@ void Work::wait() {
   state->wait();
 }
 
+void Work::wait_output() {
+  if (state_) state_->wait_output();
+}
+
+bool Group::shares_memory() const { return state_->channel && state_->channel->shares_memory(); }
+
+at::Tensor Group::empty(int64_t numel, at::ScalarType dtype) const {
+  if (shares_memory() && numel > 0) return state_->channel->empty(numel, dtype);
+  return at::empty({numel}, at::TensorOptions(dtype).device(state_->device));
+}
+
+at::Tensor Group::together(int64_t numel, at::ScalarType dtype, std::string_view what) const {
+  require(shares_memory(), ErrorKind::Usage, "memory for " + std::string(what) + " in group " + name(),
+          "its ranks do not share memory");
+  require(numel > 0, ErrorKind::Usage, "memory for " + std::string(what) + " in group " + name(),
+          "expected at least one element");
+  Issued issued = state_->issue(Operation::Broadcast, what, 0, {});
+  at::Tensor memory;
+  state_->attempt(issued, [&] {
+    memory = state_->channel->together(numel, dtype, detail::transfer_tag(issued, dtype, 2), state_->timeout);
+  });
+  return memory;
+}
+
 int Group::rank() const { return state_->rank; }
 int Group::size() const { return state_->size(); }
 const std::string& Group::name() const { return state_->name; }
@@ -138,32 +162,37 @@ Work Group::all_gather(at::Tensor out, at::Tensor in, std::string_view what) con
 }
 
 Work Group::reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::string_view what) const {
+  return reduce_scatter(std::vector<ReducePart>{{std::move(out), accumulate}}, std::move(in), what);
+}
+
+Work Group::reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const {
   at::NoGradGuard no_grad;
   Checker check{*state_, Operation::ReduceScatter, what};
-  check.tensor(out, "out");
   check.tensor(in, "in");
-  if (out.scalar_type() != at::kFloat) check.refuse("out must be fp32");
+  int64_t numel = 0;
+  for (ReducePart& part : outs) {
+    check.tensor(part.out, "out");
+    if (part.out.scalar_type() != at::kFloat) check.refuse("out must be fp32");
+    numel += part.out.numel();
+    part.out = flat(part.out);
+  }
   if (in.scalar_type() != at::kFloat && in.scalar_type() != at::kBFloat16 && in.scalar_type() != at::kHalf)
     check.refuse(std::string("in is ") + c10::toString(in.scalar_type()) + ", expected fp32, bf16 or fp16");
-  check.numel(in, "in", out.numel() * size(), "out for each of " + std::to_string(size()) + " ranks");
+  check.numel(in, "in", numel * size(), "out for each of " + std::to_string(size()) + " ranks");
   Issued issued = state_->issue(Operation::ReduceScatter, what, in.numel(), traffic_of(in));
   if (in.numel() == 0) return {};
-  out = flat(out);
   in = flat(in);
   if (size() == 1) {
-    detail::ordered_sum(out, {in}, accumulate);
+    detail::ordered_sums(outs, {in});
     return {};
   }
   int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
   if (state_->channel->sums_in_rank_order())
-    return start(state_, issued,
-                 [&](auto& channel) { return channel.reduce_scatter(out, in, accumulate, tag); });
+    return start(state_, issued, [&](auto& channel) { return channel.reduce_scatter(outs, in, tag); });
   at::Tensor received = at::empty_like(in);
   return start(
       state_, issued, [&](auto& channel) { return channel.exchange(received, in, tag); },
-      [=, group = state_.get()] {
-        detail::ordered_sum(out, received_parts(received, in, *group), accumulate);
-      });
+      [=, group = state_.get()] { detail::ordered_sums(outs, received_parts(received, in, *group)); });
 }
 
 namespace {

@@ -22,19 +22,25 @@ Issued GroupState::issue(Operation operation, std::string_view what, int64_t num
   return issued;
 }
 
-std::unique_ptr<Transfer> GroupState::begin(const Issued& issued,
-                                            const std::function<std::unique_ptr<Transfer>(Channel&)>& start) {
+void GroupState::attempt(const Issued& issued, const std::function<void()>& body) {
   try {
-    return start(*channel);
+    body();
   } catch (const TransferError& error) {
     fail_with(issued, error);
   }
 }
 
-void GroupState::complete(const Issued& issued, Transfer& transfer) {
+std::unique_ptr<Transfer> GroupState::begin(const Issued& issued,
+                                            const std::function<std::unique_ptr<Transfer>(Channel&)>& start) {
+  std::unique_ptr<Transfer> transfer;
+  attempt(issued, [&] { transfer = start(*channel); });
+  return transfer;
+}
+
+void GroupState::complete(const Issued& issued, Transfer& transfer, bool output_only) {
   try {
     if (!monitor->begin_wait(&transfer)) transfer.abort();
-    transfer.wait(timeout);
+    output_only ? transfer.wait_output(timeout) : transfer.wait(timeout);
     monitor->end_wait();
   } catch (const TransferError& error) {
     monitor->end_wait();
@@ -90,18 +96,31 @@ WorkState::~WorkState() {
   if (transfer_ && !error_) group_->abandon(issued_, std::move(transfer_));
 }
 
-void WorkState::wait() {
+void WorkState::run(const std::function<void()>& body) {
   if (error_) std::rethrow_exception(error_);
-  if (!transfer_ && !finish_) return;
   try {
-    if (transfer_) group_->complete(issued_, *transfer_);
-    transfer_.reset();
-    if (finish_) finish_();
-    finish_ = nullptr;
+    body();
   } catch (...) {
     error_ = std::current_exception();
     throw;
   }
+}
+
+void WorkState::wait_output() {
+  if (finish_) return wait();  // what is left to do needs the whole transfer
+  run([&] {
+    if (transfer_ && !output_ready_) group_->complete(issued_, *transfer_, true);
+    output_ready_ = true;
+  });
+}
+
+void WorkState::wait() {
+  run([&] {
+    if (transfer_) group_->complete(issued_, *transfer_);
+    transfer_.reset();
+    if (finish_) finish_();
+    finish_ = nullptr;
+  });
 }
 
 int transfer_tag(const Issued& issued, at::ScalarType dtype, int phase) {

@@ -42,8 +42,10 @@ struct GroupState {
   /// Begins a transfer; its errors become this operation's.
   std::unique_ptr<Transfer> begin(const Issued& issued,
                                   const std::function<std::unique_ptr<Transfer>(Channel&)>& start);
-  /// Waits for a transfer. Throws Comm.
-  void complete(const Issued& issued, Transfer& transfer);
+  /// Waits for a transfer, or only for its outputs. Throws Comm.
+  void complete(const Issued& issued, Transfer& transfer, bool output_only = false);
+  /// Runs something of the transport's; its errors become this operation's.
+  void attempt(const Issued& issued, const std::function<void()>& body);
   /// Keeps a transfer whose Work was dropped until the ranks have moved on.
   void abandon(const Issued& issued, std::unique_ptr<Transfer> transfer);
 
@@ -62,12 +64,16 @@ class WorkState {
         finish_(std::move(finish)) {}
   ~WorkState();
   void wait();
+  void wait_output();
 
  private:
+  void run(const std::function<void()>& body);
+
   std::shared_ptr<GroupState> group_;
   Issued issued_;
   std::unique_ptr<Transfer> transfer_;
   std::function<void()> finish_;  // what is left to do once the bytes are there; may be empty
+  bool output_ready_ = false;
   std::exception_ptr error_;
 };
 

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "mesh/group_state.h"
+#include "mesh/host_identity.h"
 #include "mesh/sigpipe.h"
 #include "mesh/store.h"
 #include "zero/error.h"
@@ -23,6 +24,7 @@ struct detail::MeshState {
   Rendezvous rendezvous;
   MeshOptions options;
   std::vector<Axis> axes;  // sizes resolved
+  std::vector<int> hosts;  // of every rank
   torch::Device device = torch::kCPU;
 
   // Destroyed last to first: channels before the monitor and the store.
@@ -112,6 +114,18 @@ void compare_greetings(const std::vector<std::string>& greetings, int rank) {
             "give all ranks the same configuration");
 }
 
+// Every greeting ends in a line that names its host; numbers them in the order of ranks.
+std::vector<int> take_hosts(std::vector<std::string>& greetings) {
+  std::map<std::string, int> numbers;
+  std::vector<int> hosts;
+  for (std::string& greeting : greetings) {
+    const size_t end = std::min(greeting.find('\n'), greeting.size());
+    hosts.push_back(numbers.emplace(greeting.substr(end), static_cast<int>(numbers.size())).first->second);
+    greeting.resize(end);
+  }
+  return hosts;
+}
+
 // c10d reports on its log, with a stack, what comes back as an Error anyway. Who wants it sets
 // TORCH_CPP_LOG_LEVEL.
 void quiet_c10d() {
@@ -141,9 +155,13 @@ void connect_world(MeshState& state) {
   state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   std::string greeting = axes_text(state.axes) + ", transport " + state.options.transport + " on " +
                          std::string(state.device.is_cuda() ? "cuda" : "cpu");
-  compare_greetings(detail::meet(*state.store, rendezvous, greeting, timeout), rendezvous.rank);
+  auto greetings = detail::meet(
+      *state.store, rendezvous, greeting + '\n' + detail::host_identity(state.options.host), timeout);
+  state.hosts = take_hosts(greetings);
+  compare_greetings(greetings, rendezvous.rank);
   detail::MonitorOptions monitor;
   monitor.rank = rendezvous.rank;
+  monitor.keeps_store = rendezvous.rank == 0 && !rendezvous.external_store;
   monitor.timeout = timeout;
   monitor.connect = [rendezvous, prefix] {
     auto own = detail::reopen_store(rendezvous, std::chrono::seconds(3));
@@ -173,8 +191,10 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
     // Groups of one name are told apart by their first member, so only members take part.
     std::string key = "group/" + name + "/" + std::to_string(members.front());
     try {
+      std::vector<int> member_hosts;
+      for (int member : members) member_hosts.push_back(hosts[static_cast<size_t>(member)]);
       fresh->channel = transport->connect(c10::make_intrusive<c10d::PrefixStore>(key, store), fresh->rank,
-                                          fresh->size(), name);
+                                          member_hosts, name);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {

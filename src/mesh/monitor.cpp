@@ -232,7 +232,13 @@ std::string Monitor::diagnose(const Incident& incident) {
   shared_->changed.notify_all();
   auto patience = std::max(shared_->period * 5 / 2, milliseconds(500)) + std::chrono::seconds(1);
   shared_->changed.wait_for(lock, patience, [&] { return shared_->explanation.has_value(); });
-  if (shared_->explanation) return *shared_->explanation;
+  if (shared_->explanation) {
+    const std::string explanation = *shared_->explanation;
+    lock.unlock();
+    // The store ends with this process: the others, who noticed about now, must still be able to ask it.
+    if (shared_->options.keeps_store) std::this_thread::sleep_for(std::chrono::seconds(1));
+    return explanation;
+  }
   Observation nothing;
   nothing.store_answers = false;
   return explain(incident, nothing);

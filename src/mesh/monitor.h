@@ -18,6 +18,7 @@ namespace zero::detail {
 struct MonitorOptions {
   std::function<c10::intrusive_ptr<c10d::Store>()> connect;  // called in the monitor's thread
   int rank = 0;
+  bool keeps_store = false;             // the store lives in this process
   std::chrono::milliseconds timeout{};  // of a collective; heartbeats come every min(1 s, timeout / 8)
 };
 

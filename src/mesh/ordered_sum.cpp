@@ -85,6 +85,16 @@ void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accu
   if (accumulate) out.add_(sum);
 }
 
+void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows) {
+  int64_t column = 0;
+  for (const ReducePart& part : outs) {
+    std::vector<at::Tensor> pieces;
+    for (const at::Tensor& row : rows) pieces.push_back(row.narrow(0, column, part.out.numel()));
+    ordered_sum(part.out, pieces, part.accumulate);
+    column += part.out.numel();
+  }
+}
+
 void ordered_max(at::Tensor out, const std::vector<at::Tensor>& parts) {
   at::NoGradGuard no_grad;
   if (parts.size() == 1) {

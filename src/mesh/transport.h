@@ -9,11 +9,14 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
+
+#include "zero/mesh.h"
 
 namespace zero::detail {
 
@@ -32,6 +35,9 @@ class Transfer {
   virtual ~Transfer() = default;
   /// Blocks until the buffers may be used (on CUDA: makes the current stream wait). Called at most once.
   virtual void wait(std::chrono::milliseconds timeout) = 0;
+  /// Blocks until the outputs may be used; inputs that lie in shared memory may still be read by others. At most once,
+  /// before wait().
+  virtual void wait_output(std::chrono::milliseconds) {}
   /// Makes a wait() of another thread, now or later, throw. Thread safe.
   virtual void abort() noexcept = 0;
 };
@@ -56,9 +62,18 @@ class Channel {
   /// True if reduce_scatter() below exists: fp32 sums in rank order, the same bits as exchange and
   /// ordered_sum.
   virtual bool sums_in_rank_order() const { return false; }
-  /// (out, in, accumulate, tag): out [n] fp32 (+)= sum over ranks of their in part of this rank.
-  virtual Started reduce_scatter(at::Tensor, at::Tensor, bool, int) {
+  /// in [size, n]; outs, n elements together, (+)= sum over ranks of their row for this rank.
+  virtual Started reduce_scatter(std::vector<ReducePart>, at::Tensor, int) {
     throw std::logic_error("this channel has no reduce_scatter");
+  }
+
+  /// What Group::empty and Group::together promise, where the ranks share memory.
+  virtual bool shares_memory() const { return false; }
+  virtual at::Tensor empty(int64_t, at::ScalarType) {
+    throw std::logic_error("this channel shares no memory");
+  }
+  virtual at::Tensor together(int64_t, at::ScalarType, int, std::chrono::milliseconds) {
+    throw std::logic_error("this channel shares no memory");
   }
 };
 
@@ -72,15 +87,25 @@ struct TransportOptions {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Connects the `size` members of a group, which all call this with stores that share their keys. Blocks.
-  virtual std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                           const std::string& name) = 0;
+  /// Connects the members of a group, which all call this with stores that share their keys; this one is number
+  /// `rank`, and hosts[r] tells on which host member r is. Blocks.
+  virtual std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                           const std::vector<int>& hosts, const std::string& name) = 0;
 };
 
-/// Throws Config for an unknown name, Unsupported for one that this build or machine does not have.
+/// "auto" on CPU is shared memory inside a host and Gloo between hosts. Throws Config for an unknown name, Unsupported
+/// for one that this build or machine does not have.
 std::shared_ptr<Transport> make_transport(const std::string& name, const TransportOptions& options);
 
 std::shared_ptr<Transport> make_gloo_transport(const TransportOptions& options);
+
+/// Ranks of one host only.
+std::shared_ptr<Transport> make_shm_transport(const TransportOptions& options);
+
+/// `inside` for groups on one host, `across` for groups whose members are all on different ones, and both, pair by
+/// pair, for others. Both are made when the first group needs them.
+using MakeTransport = std::function<std::shared_ptr<Transport>()>;
+std::shared_ptr<Transport> make_hosts_transport(MakeTransport inside, MakeTransport across);
 
 /// From the plugin libzero_nccl.so.
 std::shared_ptr<Transport> load_nccl_transport(const TransportOptions& options);

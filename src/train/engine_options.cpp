@@ -219,11 +219,13 @@ MeshOptions mesh_options_of(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const bool cuda = at::hasCUDA() && at::getNumGPUs() > 0;
   require(p.backend != Backend::Nccl || cuda, ErrorKind::Unsupported, config.place("parallel.backend"),
-          "parallel.backend: nccl needs a CUDA device, and there is none", "set it to gloo or auto");
+          "parallel.backend: nccl needs a CUDA device, and there is none", "set it to auto, shm or gloo");
   MeshOptions options;
-  options.device =
-      cuda && p.backend != Backend::Gloo ? torch::Device(torch::kCUDA) : torch::Device(torch::kCPU);
-  options.transport = options.device.is_cuda() ? "nccl" : "gloo";
+  const bool on_cpu = p.backend == Backend::Gloo || p.backend == Backend::Shm;
+  options.device = cuda && !on_cpu ? torch::Device(torch::kCUDA) : torch::Device(torch::kCPU);
+  if (p.backend == Backend::Shm) options.transport = "shm";
+  if (p.backend == Backend::Gloo) options.transport = "gloo";
+  if (p.backend == Backend::Nccl) options.transport = "nccl";
   // A year is for ever, and fits what the transports count in.
   constexpr double kMostSeconds = 365.0 * 24 * 3600;
   const double milliseconds = std::min(p.timeout_s, kMostSeconds) * 1000;

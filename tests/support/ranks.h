@@ -9,6 +9,7 @@
 // several ranks outside run_ranks and leave at::set_num_threads(1) as it is.
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>
@@ -20,11 +21,14 @@
 namespace zero::testing {
 
 struct RankOptions {
-  RankOptions() { mesh.timeout = std::chrono::seconds(30); }
+  RankOptions() {
+    mesh.timeout = std::chrono::seconds(30);
+    if (const char* transport = std::getenv("ZERO_TEST_TRANSPORT")) mesh.transport = transport;
+  }
 
   std::chrono::milliseconds timeout{
       std::chrono::seconds(120)};  // of the whole run; then all ranks are killed
-  MeshOptions mesh;                // axes, collective timeout (here 30 s), ...
+  MeshOptions mesh;                // axes, collective timeout (here 30 s), transport ($ZERO_TEST_TRANSPORT)
   std::map<int, int> exits;  // rank -> exit status a test expects (128 + n for signal n); 0 where not named
 };
 

@@ -159,8 +159,9 @@ class GlooTransport final : public Transport {
     device_ = c10d::ProcessGroupGloo::createDeviceForHostname(options.interface_address);
   }
 
-  std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                   const std::string& name) override {
+  std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                   const std::vector<int>& hosts, const std::string& name) override {
+    const int size = static_cast<int>(hosts.size());
     auto options = c10d::ProcessGroupGloo::Options::create(options_.timeout);
     options->devices.push_back(device_);
     options->threads = 2;

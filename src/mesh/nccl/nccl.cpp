@@ -115,8 +115,9 @@ class NcclTransport final : public Transport {
  public:
   explicit NcclTransport(const TransportOptions& options) : options_(options) {}
 
-  std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                   const std::string& name) override {
+  std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                   const std::vector<int>& hosts, const std::string& name) override {
+    const int size = static_cast<int>(hosts.size());
     c10::cuda::CUDAGuard guard(options_.device);
     auto options = ProcessGroupNCCL::Options::create();
     options->timeout = options_.timeout;

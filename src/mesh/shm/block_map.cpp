@@ -1,0 +1,51 @@
+#include "mesh/shm/block_map.h"
+
+#include <algorithm>
+#include <string>
+
+#include "zero/error.h"
+
+namespace zero::detail::shm {
+namespace {
+
+size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+BlockMap::BlockMap(size_t bytes) {
+  if (bytes >= kGrain) free_[0] = bytes / kGrain * kGrain;
+}
+
+std::optional<size_t> BlockMap::take(size_t bytes, size_t alignment) {
+  const size_t wanted = round_up(std::max<size_t>(bytes, 1), kGrain);
+  for (auto gap = free_.begin(); gap != free_.end(); ++gap) {
+    const auto [begin, size] = *gap;
+    const size_t offset = round_up(begin, alignment);
+    if (offset + wanted > begin + size) continue;
+    free_.erase(gap);
+    if (offset > begin) free_[begin] = offset - begin;
+    if (begin + size > offset + wanted) free_[offset + wanted] = begin + size - offset - wanted;
+    taken_[offset] = wanted;
+    return offset;
+  }
+  return std::nullopt;
+}
+
+void BlockMap::give(size_t offset) {
+  auto taken = taken_.find(offset);
+  require(taken != taken_.end(), ErrorKind::Internal, "shared memory",
+          "block " + std::to_string(offset) + " is given back but not taken");
+  auto block = free_.emplace(offset, taken->second).first;
+  taken_.erase(taken);
+  if (auto next = std::next(block); next != free_.end() && block->first + block->second == next->first) {
+    block->second += next->second;
+    free_.erase(next);
+  }
+  if (block == free_.begin()) return;
+  if (auto before = std::prev(block); before->first + before->second == block->first) {
+    before->second += block->second;
+    free_.erase(block);
+  }
+}
+
+}  // namespace zero::detail::shm

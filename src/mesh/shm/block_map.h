@@ -1,0 +1,28 @@
+#pragma once
+// Which parts of an address range are taken. Pure arithmetic.
+
+#include <cstddef>
+#include <map>
+#include <optional>
+
+namespace zero::detail::shm {
+
+/// First fit, with neighbours merged when they come free. Offsets and sizes are multiples of kGrain.
+class BlockMap {
+ public:
+  static constexpr size_t kGrain = 64;
+
+  explicit BlockMap(size_t bytes);
+
+  /// The offset of `bytes` (rounded up to kGrain, at least one) at a multiple of `alignment`, or nothing where no
+  /// gap is large enough.
+  std::optional<size_t> take(size_t bytes, size_t alignment = kGrain);
+  /// Gives back what take() returned. Throws Internal for an offset that is not taken.
+  void give(size_t offset);
+  bool empty() const { return taken_.empty(); }
+
+ private:
+  std::map<size_t, size_t> free_, taken_;  // offset -> bytes
+};
+
+}  // namespace zero::detail::shm
