@@ -52,6 +52,8 @@ endfunction()
 function(zero_compile_together target)
   if(ZERO_UNITY_FILES)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${ZERO_UNITY_FILES})
+    # GCC takes the files for headers that several others include.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 

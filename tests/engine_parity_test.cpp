@@ -138,11 +138,12 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
           [&] {
             auto o = options;
             o.overlap = false;
+            o.share_parameters = false;
             return o;
           }(),
           /*lazy=*/false);
       expect_same_bits(stages.back(), plain,
-                       "overlap off and eager construction, stage " + std::to_string(stage));
+                       "overlap and common memory off, eager construction, stage " + std::to_string(stage));
     }
     expect_same_bits(stages[3], stages[2], "stage 3 and 2");
     if (accumulation == 1) expect_same_bits(stages[1], stages[2], "stage 1 and 2");
@@ -152,6 +153,7 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
       options.reduce_bucket_numel = 100000;
       options.group_numel = 200;
       options.budget_bytes = budget;
+      options.share_parameters = false;
       expect_same_bits(engine_run(mesh, options), stages[3], "budget " + std::to_string(budget));
     }
   });

@@ -58,6 +58,8 @@ struct EngineOptions {
   int64_t reduce_bucket_numel = 16LL << 20;  // elements per reduce-scatter
   int64_t group_numel = 4LL << 20;           // parameters outside ModuleLists are grouped up to this size
   bool overlap = true;  // false: wait for each collective at once (to compare and to debug)
+  // From stage 1 on, ranks that share memory keep one copy of the parameters between them, whatever the budget.
+  bool share_parameters = true;
 };
 
 /// What a step did.

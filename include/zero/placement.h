@@ -8,6 +8,7 @@ namespace zero {
 /// Where one kind of tensor lives along the sharding axis between two micro-batches.
 enum class Placement {
   Replicate,  // every rank holds the whole, up to date
+  Common,     // the same with one memory for all ranks of a host, of which each is charged its part
   Partial,    // every rank holds the whole of its own unreduced contribution
   Shard,      // every rank holds its part
 };
@@ -20,9 +21,9 @@ struct Placements {
   bool operator==(const Placements&) const = default;
 };
 
-/// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. Throws Config for any other
-/// number.
-Placements placements_for(int stage);
+/// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. `common`: the ranks that share a shard
+/// share memory too; then parameters are kept there from stage 1 on. Throws Config for any other number.
+Placements placements_for(int stage, bool common = false);
 
 std::string_view to_string(Placement placement);
 

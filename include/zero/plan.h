@@ -90,6 +90,7 @@ struct StateBytes {
 struct PlanOptions {
   int stage = 0;
   int ranks = 1;              // data-parallel ranks
+  bool common_parameters = false;  // from stage 1 on: ranks that share a shard keep one copy of the parameters
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard; 0: all; must divide `ranks`; not stage 0
   int accumulation_steps = 1;
   StateBytes state = {};
@@ -112,7 +113,7 @@ int64_t bucket_piece_numel(const UnitLayout& unit, int shard_ranks, int64_t redu
 /// other.
 struct RankPlan {
   int stage = 0;
-  int64_t parameter_bytes = 0;  // persistent: full slabs (stages 0-2) or this rank's shard (stage 3)
+  int64_t parameter_bytes = 0;  // persistent: full slabs (stages 0-2) or this rank's shard (stage 3, common memory)
   // Accumulated between micro-batches: padded_numel * gradient_bytes where gradients are partial and there
   // are several micro-batches (stages 0, 1), otherwise shard_numel * gradient_bytes.
   int64_t gradient_bytes = 0;
@@ -153,7 +154,7 @@ struct Plan {
 /// traffic is that of a step in the steady state:
 /// - trainable units are reduce-scattered per micro-batch where gradients are sharded, else once per step;
 ///   with replicas their shards are all-reduced once per step;
-/// - replicated parameters: trainable units are gathered once after the step. Sharded ones: as often as the
+/// - replicated or common parameters: trainable units are gathered once after the step. Sharded ones: as often as the
 ///   residency policy fetches them when it plays "each unit once forward, then once backward in reverse".
 /// Throws Config for a stage outside 0..3, ranks < 1, a shard group that does not divide the ranks,
 /// accumulation < 1, and byte sizes, budgets and buckets that make no sense.

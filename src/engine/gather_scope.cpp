@@ -32,13 +32,13 @@ std::vector<int> all_units(const detail::ShardedModel& model) {
 GatherScope::GatherScope(Engine& engine, Access access)
     : state_(*engine.state_), units_(all_units(engine.state_->model)), access_(access) {
   state_.rethrow_deferred();
-  for (int unit : units_) state_.model.residency->pin(unit);
+  for (int unit : units_) state_.model.residency->pin(unit, access == Access::Modify);
 }
 
 GatherScope::GatherScope(Engine& engine, std::span<const std::string> names, Access access)
     : state_(*engine.state_), units_(units_named(engine.state_->model, names)), access_(access) {
   state_.rethrow_deferred();
-  for (int unit : units_) state_.model.residency->pin(unit);
+  for (int unit : units_) state_.model.residency->pin(unit, access == Access::Modify);
 }
 
 void GatherScope::broadcast(int root) {

@@ -179,11 +179,7 @@ void Gradients::flush() {
   Bucket bucket = std::move(filling_);
   filling_ = {};
   const int64_t ranks = shard_group_.size();
-  const at::TensorOptions options = units_[static_cast<size_t>(bucket.pieces.front().unit)].shard.options();
-  if (staging_.empty())
-    staging_.push_back(at::empty({ranks * bucket_piece_numel_}, options.dtype(options_.communication_dtype)));
-  bucket.staging = staging_.back();
-  staging_.pop_back();
+  bucket.staging = take_staging();
   bucket.sent = bucket.staging.narrow(0, 0, ranks * bucket.numel).view({ranks, bucket.numel});
   int64_t column = 0;
   for (const Piece& piece : bucket.pieces) {
@@ -196,10 +192,7 @@ void Gradients::flush() {
     column += piece.numel;
   }
   if (options_.predivide != 1) bucket.sent.div_(options_.predivide);
-  bucket.sum = at::empty({bucket.numel}, options.dtype(at::kFloat));
-  bucket.work =
-      shard_group_.reduce_scatter(bucket.sum, bucket.sent.view({-1}), /*accumulate=*/false,
-                                  units_[static_cast<size_t>(bucket.pieces.front().unit)].layout.name);
+  reduce(bucket);
   counters_.buckets++;
   counters_.reduce_scatter_elements += ranks * bucket.numel;
   in_flight_.push_back(std::move(bucket));
@@ -209,18 +202,47 @@ void Gradients::flush() {
   }
 }
 
-// Waits for a bucket and adds it to the shards.
+at::Tensor Gradients::take_staging() {
+  // Where memory is shared, one more than may be in flight: ranks that are slower may still read the last one.
+  const size_t most = kBucketsInFlight + (shard_group_.shares_memory() ? 1 : 0);
+  if (staging_.size() + in_flight_.size() < most)
+    return shard_group_.empty(shard_group_.size() * bucket_piece_numel_, options_.communication_dtype);
+  Staging oldest = std::move(staging_.front());
+  staging_.pop_front();
+  const auto began = std::chrono::steady_clock::now();
+  oldest.work.wait();
+  counters_.waited_s += seconds_since(began);
+  return oldest.memory;
+}
+
+// Sums go straight into the shards where those are fp32.
+void Gradients::reduce(Bucket& bucket) {
+  const std::string& name = units_[static_cast<size_t>(bucket.pieces.front().unit)].layout.name;
+  std::vector<ReducePart> outs;
+  if (options_.accumulation_dtype == at::kFloat) {
+    for (const Piece& piece : bucket.pieces)
+      outs.push_back({gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
+                      !piece.first});
+  } else {
+    bucket.sum = at::empty({bucket.numel}, bucket.sent.options().dtype(at::kFloat));
+    outs.push_back({bucket.sum, false});
+  }
+  bucket.work = shard_group_.reduce_scatter(std::move(outs), bucket.sent.view({-1}), name);
+}
+
+// Waits for a bucket's sums, and adds them to the shards where that is not done yet.
 void Gradients::settle(Bucket& bucket) {
   const auto began = std::chrono::steady_clock::now();
-  bucket.work.wait();
+  bucket.work.wait_output();
   counters_.waited_s += seconds_since(began);
   int64_t column = 0;
   for (const Piece& piece : bucket.pieces) {
-    put(gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
-        bucket.sum.narrow(0, column, piece.numel), piece.first);
+    if (bucket.sum.defined())
+      put(gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
+          bucket.sum.narrow(0, column, piece.numel), piece.first);
     column += piece.numel;
   }
-  staging_.push_back(bucket.staging);
+  staging_.push_back({bucket.staging, std::move(bucket.work)});
 }
 
 // Fills `row` with elements [piece.begin, +numel) of rank `rank`'s shard: gradients where there are some,

@@ -84,9 +84,14 @@ class Gradients {
   struct Bucket {
     std::vector<Piece> pieces;
     int64_t numel = 0;   // a rank
-    at::Tensor sum;      // [numel] fp32
+    at::Tensor sum;      // [numel] fp32, where sums cannot go into the shards at once
     at::Tensor staging;  // memory of `sent`, for the next bucket
     at::Tensor sent;     // [ranks, numel] communication dtype
+    Work work;
+  };
+  /// Memory of a bucket whose sums are there; other ranks may read it until `work` has been waited for.
+  struct Staging {
+    at::Tensor memory;
     Work work;
   };
 
@@ -99,6 +104,8 @@ class Gradients {
   void add_pieces(int unit, bool first);
   void flush();
   void settle(Bucket& bucket);
+  at::Tensor take_staging();
+  void reduce(Bucket& bucket);
   void pack(const Piece& piece, at::Tensor row, int rank);
   void release(UnitGradient& gradient);
   void agree_on_order();
@@ -118,7 +125,7 @@ class Gradients {
 
   Bucket filling_;
   std::deque<Bucket> in_flight_;  // at most kBucketsInFlight, oldest first
-  std::vector<at::Tensor> staging_;
+  std::deque<Staging> staging_;   // longest unused first
   ReplicaReducer replicas_;
   GradientCounters counters_;
 };

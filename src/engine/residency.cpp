@@ -94,7 +94,7 @@ void Residency::finish(int index) {
   require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
           "waits for an all-gather that was not started");
   const auto began = std::chrono::steady_clock::now();
-  unit.fetch.wait();
+  unit.fetch.wait_output();
   counters_.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   unit.fetch = {};
   unit.move_to(SlabState::Resident);
@@ -159,32 +159,52 @@ void Residency::values_changed(bool frozen_too) {
     if (unit.layout.padded_numel == 0) continue;
     if (unit.layout.trainable || frozen_too) {
       if (unit.state == SlabState::Fetching) finish(index);
-      if (unit.state == SlabState::Resident && options_.persistent) {
-        unit.hide();
-        unit.move_to(SlabState::Stale);
-      } else {
+      if (unit.state == SlabState::Resident && options_.persistent)
+        outdate(unit);
+      else
         drop(index);
-      }
     } else if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) {
       policy_.set_resident(index, true);
     }
   }
 }
 
-void Residency::pin(int index) {
+void Residency::outdate(Unit& unit) {
+  unit.hide();
+  unit.move_to(SlabState::Stale);
+}
+
+void Residency::pin(int index, bool modify) {
   const std::lock_guard lock(mutex_);
   Unit& unit = units_[static_cast<size_t>(index)];
   unit.pins++;
   start(index);
   finish(index);
+  if (modify && unit.common.defined() && unit.full.is_same(unit.common)) copy_to_modify(unit);
   policy_.set_resident(index, true);
+}
+
+// Changes that all ranks make alike would hit common memory once for every rank.
+void Residency::copy_to_modify(Unit& unit) {
+  SlabWork own;
+  unit.full = at::empty({unit.layout.padded_numel}, unit.common.options());
+  unit.hide();
+  // Waited for to the end: when this rank writes its shard back, all have read it.
+  shard_group_.all_gather(unit.full, unit.shard, unit.layout.name).wait();
+  unit.expose();
 }
 
 void Residency::unpin(int index) {
   const std::lock_guard lock(mutex_);
   Unit& unit = units_[static_cast<size_t>(index)];
   last_needed_ = -1;
-  if (--unit.pins > 0 || options_.persistent || always_resident(unit)) return;
+  if (--unit.pins > 0) return;
+  if (unit.common.defined() && !unit.full.is_same(unit.common)) {
+    unit.full = unit.common;
+    policy_.set_resident(index, false);
+    return outdate(unit);
+  }
+  if (options_.persistent || always_resident(unit)) return;
   policy_.set_resident(index, false);
   drop(index);
 }

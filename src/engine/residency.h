@@ -27,7 +27,7 @@ class Residency {
     int64_t budget_bytes = 0;
     int64_t prefetch_bytes = 0;
     bool overlap = true;     // false: fetch on demand and wait at once; same results
-    bool persistent = true;  // parameters are replicated: slabs keep their memory
+    bool persistent = true;  // parameters are replicated or in common memory: slabs keep their memory
   };
   /// `units` outlives the residency. Slabs start Resident (persistent) or Absent.
   Residency(std::vector<Unit>& units, Group shard_group, Options options);
@@ -50,8 +50,8 @@ class Residency {
   /// Throws Usage, naming the unit, while a gather scope is open.
   void require_no_pins() const;
 
-  /// Gathers and keeps a unit until unpin(). Collective.
-  void pin(int unit);
+  /// Gathers and keeps a unit until unpin(); to be modified, in memory of this rank's own. Collective.
+  void pin(int unit, bool modify);
   void unpin(int unit);
 
   const ResidencyCounters& counters() const { return counters_; }
@@ -65,6 +65,8 @@ class Residency {
   void finish(int unit);
   void drop(int unit);
   void allocate(Unit& unit);
+  void outdate(Unit& unit);
+  void copy_to_modify(Unit& unit);
   void account(int64_t bytes);
   bool always_resident(const Unit& unit) const {
     return shard_group_.size() == 1 || unit.layout.padded_numel == 0;

@@ -62,8 +62,8 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   if (options.dtype) dtype = dtype_of(*options.dtype);
   LayoutOptions layout;
   layout.group_numel = options.group_numel;
-  plan = make_plan(model_.spec, plan_options(options, optimizer_spec, all.size()), layout,
-                   dtype ? &*dtype : nullptr);
+  PlanOptions wanted = plan_options(options, optimizer_spec, all.size());
+  plan = make_plan(model_.spec, wanted, layout, dtype ? &*dtype : nullptr);
   for (const UnitLayout& unit : plan.units)
     require(!unit.trainable || unit.dtype != Dtype::f64, ErrorKind::Unsupported, unit.name,
             "trainable fp64 parameters would lose precision in the fp32 master copy",
@@ -71,6 +71,10 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
+  if (options.share_parameters && shard_group.shares_memory()) {
+    wanted.common_parameters = true;
+    plan = make_plan(model_.spec, wanted, layout, dtype ? &*dtype : nullptr);
+  }
 
   for (size_t u = 0; u < plan.units.size(); ++u) {
     first_parameter_.push_back(static_cast<int>(names_.size()));
@@ -92,7 +96,7 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
       Residency::Options{.budget_bytes = plan.budget_bytes,
                          .prefetch_bytes = options.prefetch_bytes,
                          .overlap = options.overlap,
-                         .persistent = plan.placements.parameter == Placement::Replicate});
+                         .persistent = plan.placements.parameter != Placement::Shard});
 }
 
 // Shards, and full slabs where parameters are replicated; zeros, so that padding is zero for good.
@@ -104,8 +108,12 @@ void ShardedModel::allocate() {
     unit.layout = plan.units[u];
     unit.tag = std::make_shared<UnitTag>(static_cast<int>(u), &plan.units[u]);
     const auto values = at::TensorOptions(scalar_type_of(unit.layout.dtype)).device(mesh.device());
-    if (replicated || unit.layout.padded_numel == 0) {
-      unit.full = at::zeros({unit.layout.padded_numel}, values);
+    const bool common = plan.placements.parameter == Placement::Common && unit.layout.padded_numel > 0;
+    if (common || replicated || unit.layout.padded_numel == 0) {
+      if (common)
+        unit.common = shard_group.together(unit.layout.padded_numel, c10::typeMetaToScalarType(values.dtype()),
+                                           unit.layout.name);
+      unit.full = common ? unit.common : at::zeros({unit.layout.padded_numel}, values);
       unit.shard = unit.full.narrow(0, shard_group.rank() * unit.layout.shard_numel, unit.layout.shard_numel);
     } else {
       unit.shard = at::zeros({unit.layout.shard_numel}, values);
@@ -153,6 +161,7 @@ void ShardedModel::fill() {
     module_buffer.set_data(buffers[i].second);
     buffers[i].second = module_buffer;
   }
+  if (plan.placements.parameter == Placement::Common) shard_group.barrier("initial values");
   for (Unit& unit : units) {
     if (!unit.full.defined()) continue;
     unit.state = SlabState::Resident;  // built by hand: no all-gather made it so
@@ -166,7 +175,7 @@ void ShardedModel::place_values(int parameter, const at::Tensor& value) {
   const UnitParameter& spot = unit.layout.parameters[static_cast<size_t>(place.parameter)];
   if (spot.numel == 0) return;
   const at::Tensor flat = value.view({-1});
-  if (unit.full.defined()) unit.full.narrow(0, spot.offset, spot.numel).copy_(flat);
+  if (unit.full.defined() && !unit.common.defined()) unit.full.narrow(0, spot.offset, spot.numel).copy_(flat);
   for (const ShardSegment& segment : segments(place.unit)) {
     if (segment.parameter != parameter) continue;
     const at::Tensor mine = flat.narrow(0, segment.parameter_begin, segment.numel());

@@ -1,10 +1,12 @@
 #pragma once
 // A unit's tensors on this rank.
 //
-//   slab       the storage that the module's parameters are views of; readable only while the unit is
-//   resident full       [padded_numel] the memory behind it: defined while the unit has memory shard
-//   [shard_numel] the part this rank owns: its own memory where parameters are sharded, else a view of full
-//   master     [shard_numel] fp32; `shard` itself where the unit is fp32; undefined for frozen units
+//   slab    the storage that the module's parameters are views of; readable only while the unit is resident
+//   full    [padded_numel] the memory behind it: defined while the unit has memory
+//   common  [padded_numel] one memory for all ranks of the shard group; undefined where they share none. It is what
+//           full is, unless a scope modifies the unit in a copy of its own
+//   shard   [shard_numel] the part this rank owns: a view of common or of a replicated full, else its own memory
+//   master  [shard_numel] fp32; `shard` itself where the unit is fp32; undefined for frozen units
 
 #include <torch/types.h>
 
@@ -44,7 +46,7 @@ struct Unit {
   UnitLayout layout;
   std::shared_ptr<UnitTag> tag;
   c10::Storage slab;
-  at::Tensor full, shard, master;
+  at::Tensor full, common, shard, master;
   SlabState state = SlabState::Absent;
   Work fetch;
   int pins = 0;  // gather scopes that hold it

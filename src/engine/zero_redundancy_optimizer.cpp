@@ -10,6 +10,7 @@ namespace {
 
 EngineOptions engine_options(const ZeroRedundancyOptions& options) {
   EngineOptions result{.stage = 1};
+  result.share_parameters = false;  // they stay readable, and writable, between steps
   result.gradient_clipping = options.gradient_clipping;
   result.schedule = options.schedule;
   result.communication_dtype = options.communication_dtype;
@@ -47,7 +48,7 @@ struct ZeroRedundancyOptimizer::State {
   void gather_parameters() {
     std::vector<int> units(model.units.size());
     std::iota(units.begin(), units.end(), 0);
-    for (int unit : units) model.residency->pin(unit);
+    for (int unit : units) model.residency->pin(unit, false);
     for (int unit : units) model.residency->unpin(unit);
   }
 

@@ -93,7 +93,8 @@ void GroupState::finish_abandoned(uint64_t before) {
 }
 
 WorkState::~WorkState() {
-  if (transfer_ && !error_) group_->abandon(issued_, std::move(transfer_));
+  // Once the output was there, nothing is left that anybody must wait for.
+  if (transfer_ && !error_ && !output_ready_) group_->abandon(issued_, std::move(transfer_));
 }
 
 void WorkState::run(const std::function<void()>& body) {
@@ -107,9 +108,9 @@ void WorkState::run(const std::function<void()>& body) {
 }
 
 void WorkState::wait_output() {
-  if (finish_) return wait();  // what is left to do needs the whole transfer
+  if (!transfer_ || finish_ || !transfer_->output_comes_first()) return wait();
   run([&] {
-    if (transfer_ && !output_ready_) group_->complete(issued_, *transfer_, true);
+    if (!output_ready_) group_->complete(issued_, *transfer_, true);
     output_ready_ = true;
   });
 }
@@ -118,6 +119,7 @@ void WorkState::wait() {
   run([&] {
     if (transfer_) group_->complete(issued_, *transfer_);
     transfer_.reset();
+    output_ready_ = true;
     if (finish_) finish_();
     finish_ = nullptr;
   });

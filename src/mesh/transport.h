@@ -35,9 +35,10 @@ class Transfer {
   virtual ~Transfer() = default;
   /// Blocks until the buffers may be used (on CUDA: makes the current stream wait). Called at most once.
   virtual void wait(std::chrono::milliseconds timeout) = 0;
-  /// Blocks until the outputs may be used; inputs that lie in shared memory may still be read by others. At most once,
-  /// before wait().
-  virtual void wait_output(std::chrono::milliseconds) {}
+  /// True if outputs may be there while others still read this rank's inputs. Then wait_output(), called at most once
+  /// and before wait(), blocks for the outputs only.
+  virtual bool output_comes_first() const { return false; }
+  virtual void wait_output(std::chrono::milliseconds timeout) { wait(timeout); }
   /// Makes a wait() of another thread, now or later, throw. Thread safe.
   virtual void abort() noexcept = 0;
 };

@@ -14,18 +14,26 @@ constexpr std::array<Placements, 4> kStages{{
     {.parameter = Replicate, .gradient = Shard, .optimizer = Shard},
     {.parameter = Shard, .gradient = Shard, .optimizer = Shard},
 }};
+constexpr std::array<Placements, 4> kCommonStages{{
+    {.parameter = Replicate, .gradient = Partial, .optimizer = Replicate},
+    {.parameter = Common, .gradient = Partial, .optimizer = Shard},
+    {.parameter = Common, .gradient = Shard, .optimizer = Shard},
+    {.parameter = Common, .gradient = Shard, .optimizer = Shard},
+}};
 }  // namespace
 
-Placements placements_for(int stage) {
+Placements placements_for(int stage, bool common) {
   require(stage >= 0 && stage < static_cast<int>(kStages.size()), ErrorKind::Config, "stage",
           "expected 0, 1, 2 or 3, got " + std::to_string(stage));
-  return kStages[static_cast<size_t>(stage)];
+  return (common ? kCommonStages : kStages)[static_cast<size_t>(stage)];
 }
 
 std::string_view to_string(Placement placement) {
   switch (placement) {
     case Replicate:
       return "replicated";
+    case Common:
+      return "common";
     case Partial:
       return "partial";
     case Shard:

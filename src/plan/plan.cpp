@@ -88,7 +88,7 @@ RankPlan bytes_of(const Plan& plan) {
   bool whole_gradient = plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
   RankPlan rank{.stage = plan.options.stage};
   for (const UnitLayout& unit : plan.units) {
-    bool sharded = plan.placements.parameter == Placement::Shard;
+    bool sharded = plan.placements.parameter != Placement::Replicate;
     rank.parameter_bytes += sharded ? unit.shard_numel * itemsize(unit.dtype) : unit.slab_bytes();
     if (!unit.trainable) continue;
     rank.gradient_bytes += (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
@@ -109,7 +109,7 @@ int64_t bucket_piece_numel(const UnitLayout& unit, int shard_ranks, int64_t redu
 
 Plan make_plan(const ModuleSpec& root, const PlanOptions& options, const LayoutOptions& layout,
                const Dtype* dtype_of_floats) {
-  Plan plan{.options = options, .placements = placements_for(options.stage)};
+  Plan plan{.options = options, .placements = placements_for(options.stage, options.common_parameters)};
   check(options);
   bool sharded = plan.placements.optimizer == Placement::Shard;
   int group = options.shard_group_ranks == 0 ? options.ranks : options.shard_group_ranks;

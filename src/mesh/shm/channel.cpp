@@ -18,6 +18,8 @@ class ShmTransfer final : public Transfer {
     if (reading_) conversation_->forget(reading_);
   }
 
+  bool output_comes_first() const override { return telling_ && telling_->in_place; }
+
   void wait_output(std::chrono::milliseconds timeout) override {
     if (reading_) conversation_->wait(reading_.get(), nullptr, timeout, aborted_);
   }

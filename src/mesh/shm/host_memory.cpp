@@ -19,15 +19,24 @@ HostMemory::HostMemory() { add_segment(kSmallestSegment); }
 
 void HostMemory::add_segment(size_t bytes) {
   bytes = (std::max(bytes, kSmallestSegment) + kHugePage - 1) / kHugePage * kHugePage;
-  own_.push_back({Segment::create(bytes), BlockMap(bytes)});
+  own_.push_back({Segment::create(bytes), BlockMap(bytes), 0});
 }
 
-char* HostMemory::take(size_t bytes) {
+char* HostMemory::take(size_t bytes, bool zero) {
   const size_t alignment = bytes >= kHugePage ? kHugePage : BlockMap::kGrain;
   for (Own& own : own_)
-    if (auto offset = own.blocks.take(bytes, alignment)) return own.segment.data() + *offset;
+    if (auto offset = own.blocks.take(bytes, alignment)) return hand_out(own, *offset, bytes, zero);
   add_segment(bytes);
-  return own_.back().segment.data() + own_.back().blocks.take(bytes, alignment).value();
+  Own& own = own_.back();
+  return hand_out(own, own.blocks.take(bytes, alignment).value(), bytes, zero);
+}
+
+// Pages that nobody has touched are zero, and stay nobody's until they are.
+char* HostMemory::hand_out(Own& own, size_t offset, size_t bytes, bool zero) {
+  char* block = own.segment.data() + offset;
+  if (zero && offset < own.fresh_from) std::memset(block, 0, std::min(bytes, own.fresh_from - offset));
+  own.fresh_from = std::max(own.fresh_from, offset + bytes);
+  return block;
 }
 
 void HostMemory::give(char* block) {
@@ -48,10 +57,10 @@ void HostMemory::release(char* block) {
 }
 
 std::pair<char*, HostMemory::Users*> HostMemory::lend(size_t bytes, int users) {
-  char* block = allocate(bytes);
-  std::memset(block, 0, bytes);
-  auto* count = new (allocate(sizeof(Users))) Users(users);
   const std::lock_guard lock(mutex_);
+  take_back();
+  char* block = take(bytes, /*zero=*/true);
+  auto* count = new (take(sizeof(Users))) Users(users);
   lent_.push_back({block, count});
   return {block, count};
 }

@@ -23,8 +23,7 @@ class HostMemory {
   /// Makes the first segment, which peers map when they connect.
   HostMemory();
 
-  /// 64-byte aligned; from 2 MiB on at a huge page. Never null; throws Error(Io) where the kernel refuses. Pages that
-  /// were never used before are zero.
+  /// 64-byte aligned; from 2 MiB on at a huge page. Never null; throws Error(Io) where the kernel refuses.
   char* allocate(size_t bytes);
   void release(char* block);
 
@@ -47,13 +46,15 @@ class HostMemory {
   struct Own {
     Segment segment;
     BlockMap blocks;
+    size_t fresh_from = 0;  // the kernel's zeros begin here
   };
   struct Lent {
     char* block;
     Users* users;
   };
   void add_segment(size_t bytes);
-  char* take(size_t bytes);
+  char* take(size_t bytes, bool zero = false);
+  static char* hand_out(Own& own, size_t offset, size_t bytes, bool zero);
   void give(char* block);
   void take_back();
 
