@@ -139,7 +139,7 @@ TEST(ConfigResolve, FillsInWhatFollows) {
   EXPECT_EQ(c.zero.overlap_comm, true);
   EXPECT_EQ(c.precision.param_dtype, Dtype::f32);
   EXPECT_EQ(c.precision.grad_accum_dtype, Dtype::f32);
-  EXPECT_EQ(c.precision.communication_dtype, Dtype::f32);
+  EXPECT_FALSE(c.precision.communication_dtype);
   EXPECT_EQ(c.precision.buffer_dtype, std::nullopt);
   EXPECT_EQ(c.residency.budget_bytes, -1);
   EXPECT_EQ(resolve(c, 2), c);

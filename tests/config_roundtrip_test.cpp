@@ -57,6 +57,7 @@ void random_precision_and_zero(Dice& d, Config& c) {
   c.zero.max_live_numel = d.maybe([&] { return d.from(0, 1000000); });
   c.residency.budget_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 123456789});
   c.residency.prefetch_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 4096});
+  c.residency.share = d.flip();
   c.residency.group_numel = d.from(1, 1 << 30);
 }
 

@@ -28,6 +28,8 @@ TEST(EngineOptions, DefaultsAreTheConfigurations) {
   EXPECT_EQ(options.prefetch_bytes, kAllBytes);
   EXPECT_EQ(options.gradient_predivide_factor, 1);
   EXPECT_FALSE(options.overlap);
+  EXPECT_TRUE(options.share_parameters);
+  EXPECT_FALSE(options.communication_dtype);
   EXPECT_TRUE(options.groups.empty());
 }
 

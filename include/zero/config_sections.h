@@ -30,6 +30,7 @@ struct ZeroConfig {
 struct ResidencyConfig {
   int64_t budget_bytes = -1;    // resident slabs; -1: what the stage implies; kAllBytes: keep everything
   int64_t prefetch_bytes = -1;  // fetched ahead at most; -1: as much as the budget allows; 0: on demand only
+  bool share = true;  // from stage 1 on, ranks of one host keep one copy of the parameters between them
   int64_t group_numel = 4194304;  // elements; parameters outside lists are grouped into units up to this size
   bool operator==(const ResidencyConfig&) const = default;
 };
@@ -40,7 +41,7 @@ struct PrecisionConfig {
   std::optional<Dtype> param_dtype;   // none: resolve() sets it from bf16; otherwise it must agree with it
   std::optional<Dtype> buffer_dtype;  // floating-point buffers; none: as the module made them
   std::optional<Dtype> grad_accum_dtype;     // accumulated gradients; none: resolve() sets fp32
-  std::optional<Dtype> communication_dtype;  // gradients on the wire; none: resolve() sets fp32
+  std::optional<Dtype> communication_dtype;  // gradients on the wire; none: what loses nothing
   bool operator==(const PrecisionConfig&) const = default;
 };
 

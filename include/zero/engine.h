@@ -46,7 +46,9 @@ struct EngineOptions {
   double gradient_clipping = 0;  // global L2 norm; 0: off
   std::vector<ParameterGroup> groups = {};  // learning rate and decay by name pattern
   std::optional<LrSchedule> schedule = {};  // unset: the optimizer's rate, or what set_learning_rate() says
-  at::ScalarType communication_dtype = at::kFloat;  // gradients on the wire; sums are fp32 whatever it is
+  // Gradients on the wire; sums are fp32 whatever it is. Unset: the parameters' dtype where gradients travel as autograd
+  // made them, which loses nothing; fp32 where sums of several travel, or several dtypes.
+  std::optional<at::ScalarType> communication_dtype = {};
   at::ScalarType accumulation_dtype = at::kFloat;   // of summed gradients between micro-batches
   double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards
   bool broadcast_initial_values = true;  // take rank 0's initial values; off: all ranks built the same ones

@@ -94,7 +94,9 @@ struct PlanOptions {
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard; 0: all; must divide `ranks`; not stage 0
   int accumulation_steps = 1;
   StateBytes state = {};
-  int64_t communication_bytes = 4;  // bytes per gradient element on the wire
+  // Gradients on the wire. Unset: the trainable parameters' dtype where gradients travel as autograd made them, which
+  // loses nothing; fp32 where sums of several travel, or several dtypes.
+  std::optional<Dtype> communication_dtype = {};
   int64_t budget_bytes = -1;        // resident slabs where parameters are sharded; -1: two largest
   int64_t prefetch_bytes = std::numeric_limits<int64_t>::max();  // at most this much is fetched ahead
   int64_t reduce_bucket_numel = 16 * 1024 * 1024;
@@ -123,7 +125,7 @@ struct RankPlan {
   // One operator that needs several units at once holds those together even where they exceed it.
   int64_t gather_window_bytes = 0;
   // Staging of the gradient buckets in flight: kBucketsInFlight * largest bucket_piece_numel * ((sent +
-  // received) * shard_ranks * communication_bytes + 4). With replicas the same over their ranks, with pieces
+  // received) * shard_ranks * bytes on the wire + 4). With replicas the same over their ranks, with pieces
   // of min(reduce_bucket_numel, largest shard) / replica_ranks, and one gathered sum. 0 for one rank.
   int64_t bucket_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
@@ -146,6 +148,7 @@ struct Plan {
   int shard_ranks = 1;    // ranks that share a slab (1 where the optimizer is replicated)
   int replica_ranks = 1;  // ranks / shard_ranks
   std::vector<UnitLayout> units = {};
+  Dtype communication_dtype = Dtype::f32;  // resolved
   int64_t budget_bytes = 0;  // resolved: the whole model where parameters are replicated
   RankPlan rank = {};        // the same for every rank: shards are equal
 };

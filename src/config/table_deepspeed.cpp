@@ -151,7 +151,7 @@ Rows deepspeed_batch_rows() {
       off("managed_gradient_accumulation", {true}, "the engine counts micro-batches"),
       off("gradient_allreduce_op", {"mean"}, "gradients are averaged"),
       field("communication_data_type", ZERO_AT(precision.communication_dtype), nullable(training_dtype()),
-            "type of gradients on the wire; null: fp32"),
+            "type of gradients on the wire; null: what loses nothing, fp32 or the parameters'"),
       shorthand("steps_per_print", ZERO_AT(logging.print_interval_steps), integer(1),
                 "logging.print_interval_steps",
                 "steps between progress lines (logging.print_interval_steps)"),

@@ -130,6 +130,8 @@ Row residency_row() {
                                 "of full parameters resident at stage 3; null: what the plan needs"),
                           field("prefetch", ZERO_AT(residency.prefetch_bytes), bytes(),
                                 "fetched ahead at most; 0: on demand; null: as much as the budget allows"),
+                          field("share", ZERO_AT(residency.share), boolean(),
+                                "from stage 1 on, ranks of one host keep one copy of the parameters between them"),
                           field("group_numel", ZERO_AT(residency.group_numel), integer(1),
                                 "elements; parameters outside lists are grouped into units up to this")});
 }

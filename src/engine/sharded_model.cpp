@@ -22,7 +22,9 @@ PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& opti
   result.accumulation_steps = options.accumulation_steps;
   result.state.gradient_bytes = static_cast<int64_t>(c10::elementSize(options.accumulation_dtype));
   result.state.optimizer_bytes = optimizer_state_bytes(optimizer).value_or(8);  // unknown: assume two moments
-  result.communication_bytes = static_cast<int64_t>(c10::elementSize(options.communication_dtype));
+  if (options.communication_dtype) result.communication_dtype = dtype_of(*options.communication_dtype);
+  // What is divided before it travels is no longer as autograd made it.
+  if (!options.communication_dtype && options.gradient_predivide_factor != 1) result.communication_dtype = Dtype::f32;
   result.budget_bytes = options.budget_bytes;
   result.prefetch_bytes = options.prefetch_bytes;
   result.reduce_bucket_numel = options.reduce_bucket_numel;
@@ -39,7 +41,7 @@ void check(const EngineOptions& options) {
          "gradient_predivide_factor",
          "expected a finite number > 0, got " + std::to_string(options.gradient_predivide_factor));
   for (at::ScalarType type :
-       {options.communication_dtype, options.accumulation_dtype, options.dtype.value_or(at::kFloat)})
+       {options.communication_dtype.value_or(at::kFloat), options.accumulation_dtype, options.dtype.value_or(at::kFloat)})
     config(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, "dtype",
            std::string("expected fp32, bf16 or fp16, got ") + c10::toString(type));
 }
@@ -71,10 +73,8 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
-  if (options.share_parameters && shard_group.shares_memory()) {
-    wanted.common_parameters = true;
-    plan = make_plan(model_.spec, wanted, layout, dtype ? &*dtype : nullptr);
-  }
+  wanted.common_parameters = options.share_parameters && shard_group.shares_memory();
+  plan = make_plan(model_.spec, wanted, layout, dtype ? &*dtype : nullptr);
 
   for (size_t u = 0; u < plan.units.size(); ++u) {
     first_parameter_.push_back(static_cast<int>(names_.size()));
@@ -193,7 +193,7 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
                                           GradientOptions{.placement = plan.placements.gradient,
                                                           .accumulates = options.accumulation_steps > 1,
                                                           .accumulation_dtype = options.accumulation_dtype,
-                                                          .communication_dtype = options.communication_dtype,
+                                                          .communication_dtype = scalar_type_of(plan.communication_dtype),
                                                           .bucket_numel = options.reduce_bucket_numel,
                                                           .predivide = options.gradient_predivide_factor,
                                                           .overlap = options.overlap});

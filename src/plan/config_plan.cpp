@@ -59,8 +59,7 @@ std::string_view name_of(OptimizerConfig::Type type) {
 
 PlanOptions options_of(const Config& config, int ranks) {
   require(config.gradient_accumulation_steps >= 1 && config.gradient_accumulation_steps <= 1 << 30 &&
-              config.precision.param_dtype && config.precision.grad_accum_dtype &&
-              config.precision.communication_dtype,
+              config.precision.param_dtype && config.precision.grad_accum_dtype,
           ErrorKind::Usage, "plan", "the configuration is not resolved", "call resolve() first");
   PlanOptions options{.ranks = ranks};
   options.shard_group_ranks = config.parallel.shard_group_ranks;
@@ -68,7 +67,7 @@ PlanOptions options_of(const Config& config, int ranks) {
   options.state = {.gradient_bytes = itemsize(*config.precision.grad_accum_dtype),
                    .master_bytes = 4,
                    .optimizer_bytes = moment_bytes(config.optimizer)};
-  options.communication_bytes = itemsize(*config.precision.communication_dtype);
+  options.communication_dtype = config.precision.communication_dtype;
   options.budget_bytes = config.residency.budget_bytes;
   if (config.residency.prefetch_bytes >= 0) options.prefetch_bytes = config.residency.prefetch_bytes;
   options.reduce_bucket_numel = config.zero.reduce_bucket_numel;

@@ -25,7 +25,6 @@ void check(const PlanOptions& options) {
   check_range(options.state.gradient_bytes, 1, 8, "gradient_bytes");
   check_range(options.state.master_bytes, 0, 8, "master_bytes");
   check_range(options.state.optimizer_bytes, 0, 64, "optimizer_bytes");
-  check_range(options.communication_bytes, 1, 8, "communication_bytes");
   check_range(options.budget_bytes, -1, kAny, "budget_bytes");
   check_range(options.prefetch_bytes, 0, kAny, "prefetch_bytes");
   check_range(options.reduce_bucket_numel, 1, kAny, "reduce_bucket_numel");
@@ -40,6 +39,20 @@ int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
   int64_t sum = 0;
   for (const UnitLayout& unit : units) sum += unit.slab_bytes();
   return sum;
+}
+
+Dtype resolve_wire(const Plan& plan) {
+  if (plan.options.communication_dtype) return *plan.options.communication_dtype;
+  const bool partial_sums = plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
+  const bool sums_of_shards = plan.shard_ranks > 1 && plan.replica_ranks > 1;
+  if (partial_sums || sums_of_shards) return Dtype::f32;
+  std::optional<Dtype> common;
+  for (const UnitLayout& unit : plan.units) {
+    if (!unit.trainable) continue;
+    if (common && *common != unit.dtype) return Dtype::f32;
+    common = unit.dtype;
+  }
+  return common.value_or(Dtype::f32);
 }
 
 int64_t resolve_budget(const Plan& plan) {
@@ -72,7 +85,7 @@ int64_t bucket_bytes(const Plan& plan) {
   constexpr int64_t kSumBytes = 4;
   // What is sent and what is received, in the type of the wire, and the sum.
   auto in_flight = [&](int64_t part, int64_t ranks) {
-    return kBucketsInFlight * (2 * part * ranks * options.communication_bytes + part * kSumBytes);
+    return kBucketsInFlight * (2 * part * ranks * itemsize(plan.communication_dtype) + part * kSumBytes);
   };
   int64_t bytes = plan.shard_ranks > 1 ? in_flight(piece, plan.shard_ranks) : 0;
   if (plan.replica_ranks > 1) {
@@ -118,6 +131,7 @@ Plan make_plan(const ModuleSpec& root, const PlanOptions& options, const LayoutO
   LayoutOptions unit_options = layout;
   unit_options.shard_ranks = plan.shard_ranks;
   plan.units = make_layout(root, unit_options, dtype_of_floats);
+  plan.communication_dtype = resolve_wire(plan);
   plan.budget_bytes = resolve_budget(plan);
   plan.rank = bytes_of(plan);
   add_traffic(plan);

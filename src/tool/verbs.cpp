@@ -18,6 +18,7 @@ std::span<const Verb> verbs() {
       {"eval", "loss and perplexity of a trained model", run_eval},
       {"generate", "text from a trained model", run_generate},
       {"launch", "start several local ranks of any program", run_launch},
+      {"bench", "time training steps on this machine", run_bench},
   };
   return kVerbs;
 }

@@ -26,6 +26,7 @@ int run_train(int argc, char** argv);
 int run_eval(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_launch(int argc, char** argv);
+int run_bench(int argc, char** argv);
 
 /// Parses a verb's arguments (argv[0] is the verb). False: help was asked for and printed, the verb is done.
 /// Throws Config, with where help is to be had, for arguments that do not fit.

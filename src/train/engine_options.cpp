@@ -190,8 +190,8 @@ EngineOptions engine_options_of(const Config& config, int ranks) {
   if (p.buffer_dtype) options.buffer_dtype = scalar_type(config, "data_types.buffer_dtype", *p.buffer_dtype);
   options.accumulation_dtype =
       scalar_type(config, "data_types.grad_accum_dtype", p.grad_accum_dtype.value_or(Dtype::f32));
-  options.communication_dtype =
-      scalar_type(config, "communication_data_type", p.communication_dtype.value_or(Dtype::f32));
+  if (p.communication_dtype)
+    options.communication_dtype = scalar_type(config, "communication_data_type", *p.communication_dtype);
   const auto accumulation = config.gradient_accumulation_steps;
   require(accumulation >= 1 && accumulation <= std::numeric_limits<int>::max(), ErrorKind::Usage,
           "engine_options_of", "the configuration is not resolved");
@@ -209,6 +209,7 @@ EngineOptions engine_options_of(const Config& config, int ranks) {
   // -1 is "as much as the budget allows", which bounds what is fetched ahead anyway.
   options.prefetch_bytes = config.residency.prefetch_bytes < 0 ? kAllBytes : config.residency.prefetch_bytes;
   options.reduce_bucket_numel = config.zero.reduce_bucket_numel;
+  options.share_parameters = config.residency.share;
   options.group_numel = config.residency.group_numel;
   options.overlap = config.zero.overlap_comm.value_or(config.zero.stage == 3);
   return options;

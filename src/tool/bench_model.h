@@ -1,0 +1,29 @@
+#pragma once
+// The models that `zero bench step` trains: ours, and GPT-2 as anybody would write it from torch::nn modules, with the
+// operators that PyTorch's users call.
+
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace zero::tool {
+
+struct BenchModel {
+  std::shared_ptr<torch::nn::Module> module;
+  /// Mean cross-entropy; tokens and targets [batch, sequence] int64.
+  std::function<at::Tensor(const at::Tensor& tokens, const at::Tensor& targets)> loss;
+  int64_t vocabulary = 0;
+  int64_t parameters = 0;  // elements, tied ones once
+};
+
+/// `name` as in the configuration's model.name, or "tiny" (2 layers of 128). Built lazily: nothing has memory yet.
+/// Throws Config for an unknown name.
+BenchModel make_bench_model(const std::string& name, bool plain, int64_t context);
+
+}  // namespace zero::tool
