@@ -8,14 +8,14 @@
 #include <numeric>
 #include <random>
 
-#include "mesh/shm/block_map.h"
+#include "base/block_map.h"
 #include "support/ranks.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
-using detail::shm::BlockMap;
+using detail::BlockMap;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::collect_processes;

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/storage_access.h"
+#include "zero/cpu_allocator.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -60,6 +62,9 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
     order_.push_back(static_cast<int>(i));
   }
   std::reverse(order_.begin(), order_.end());
+  // Activations then use what gradients need at the other end of a step. Pays where freed memory comes back at once.
+  lends_memory_ = !units_.empty() && keeps_freed_memory(units_.front().shard.device());
+  clear();
   used_.assign(places_.size(), 0);
 }
 
@@ -106,6 +111,7 @@ void Gradients::send(int index) {
 // One rank owns the whole: no staging, and only replicas to talk to.
 void Gradients::send_whole(int index, bool late) {
   UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
+  hold(gradient);
   const std::string& name = units_[static_cast<size_t>(index)].layout.name;
   if (!(late && boundary_)) {
     add_directly(index, gradient.shard, gradient.rounds++ == 0);
@@ -141,6 +147,7 @@ void Gradients::fold_into_local(UnitGradient& gradient, const Unit& unit) {
     gradient.local = at::empty({unit.layout.padded_numel}, gradient.shard.options());
     gradient.local_fresh = true;
   }
+  hold(gradient);
   if (gradient.local_fresh) gradient.local.zero_();
   for (size_t p = 0; p < gradient.pending.size(); ++p) {
     const UnitParameter& parameter = unit.layout.parameters[p];
@@ -220,6 +227,7 @@ void Gradients::reduce(Bucket& bucket) {
   const std::string& name = units_[static_cast<size_t>(bucket.pieces.front().unit)].layout.name;
   std::vector<ReducePart> outs;
   if (options_.accumulation_dtype == at::kFloat) {
+    for (const Piece& piece : bucket.pieces) hold(gradients_[static_cast<size_t>(piece.unit)]);
     for (const Piece& piece : bucket.pieces)
       outs.push_back({gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
                       !piece.first});
@@ -237,6 +245,7 @@ void Gradients::settle(Bucket& bucket) {
   counters_.waited_s += seconds_since(began);
   int64_t column = 0;
   for (const Piece& piece : bucket.pieces) {
+    if (bucket.sum.defined()) hold(gradients_[static_cast<size_t>(piece.unit)]);
     if (bucket.sum.defined())
       put(gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
           bucket.sum.narrow(0, column, piece.numel), piece.first);
@@ -272,6 +281,10 @@ void Gradients::release(UnitGradient& gradient) {
   for (at::Tensor& pending : gradient.pending) pending.reset();
   gradient.arrived = 0;
   gradient.unpacked = false;
+}
+
+void Gradients::hold(UnitGradient& gradient) {
+  if (lends_memory_) obtain_memory(gradient.shard);
 }
 
 void Gradients::end_backward() {
@@ -322,6 +335,7 @@ void Gradients::clear() {
     gradient.rounds = 0;
     gradient.local = gradient.whole;
     gradient.local_fresh = true;
+    if (lends_memory_ && gradient.shard.defined()) release_memory(gradient.shard);
   }
   std::fill(used_.begin(), used_.end(), 0);
 }

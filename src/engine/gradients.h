@@ -108,11 +108,14 @@ class Gradients {
   void reduce(Bucket& bucket);
   void pack(const Piece& piece, at::Tensor row, int rank);
   void release(UnitGradient& gradient);
+  /// Makes sure that the sums of a unit have memory.
+  void hold(UnitGradient& gradient);
   void agree_on_order();
 
   std::vector<Unit>& units_;
   Group shard_group_, replica_group_, all_;
   GradientOptions options_;
+  bool lends_memory_ = false;        // sums have memory from the first gradient of a step to its end only
   int64_t bucket_piece_numel_ = 0;  // capacity of a bucket, elements a rank
   std::vector<UnitGradient> gradients_;
   std::vector<std::pair<int, int>> places_;  // parameter -> unit, index inside
@@ -125,7 +128,7 @@ class Gradients {
 
   Bucket filling_;
   std::deque<Bucket> in_flight_;  // at most kBucketsInFlight, oldest first
-  std::deque<Staging> staging_;   // longest unused first
+  std::deque<Staging> staging_;  // longest unused first
   ReplicaReducer replicas_;
   GradientCounters counters_;
 };

@@ -14,6 +14,8 @@
 namespace zero::detail {
 namespace {
 
+constexpr int64_t kSharedBucketNumel = 4 << 20;
+
 PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& optimizer, int ranks) {
   PlanOptions result;
   result.stage = options.stage;
@@ -73,6 +75,9 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
+  // No latency to make up for: small buckets stay in the caches and hold less memory.
+  if (shard_group.shares_memory())
+    wanted.reduce_bucket_numel = std::min(wanted.reduce_bucket_numel, kSharedBucketNumel);
   wanted.common_parameters = options.share_parameters && shard_group.shares_memory();
   plan = make_plan(model_.spec, wanted, layout, dtype ? &*dtype : nullptr);
 
@@ -194,7 +199,7 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
                                                           .accumulates = options.accumulation_steps > 1,
                                                           .accumulation_dtype = options.accumulation_dtype,
                                                           .communication_dtype = scalar_type_of(plan.communication_dtype),
-                                                          .bucket_numel = options.reduce_bucket_numel,
+                                                          .bucket_numel = plan.options.reduce_bucket_numel,
                                                           .predivide = options.gradient_predivide_factor,
                                                           .overlap = options.overlap});
   const std::vector<int> group_of = assign_groups(names_, options.groups);

@@ -72,4 +72,15 @@ c10::DataPtr detach(c10::StorageImpl& storage, const std::string& message) {
   return memory;
 }
 
+void release_memory(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
+}
+
+void obtain_memory(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (storage->data_ptr().get() != nullptr || storage->nbytes() == 0) return;
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(storage->nbytes()));
+}
+
 }  // namespace zero::detail

@@ -1,11 +1,12 @@
 #include "mesh/ordered_sum.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
 #include <algorithm>
+
+#include "compute/parallel.h"
 
 namespace zero::detail {
 namespace {
@@ -52,8 +53,8 @@ void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accu
   std::vector<const In*> data;
   for (const auto& part : parts) data.push_back(part.const_data_ptr<In>());
   Sum* to = out.mutable_data_ptr<Sum>();
-  at::parallel_for(0, out.numel(), 64 * kBlock,
-                   [&](int64_t begin, int64_t end) { sum_range(to, data, accumulate, begin, end); });
+  parallel_over(out, 64 * kBlock,
+                [&](int64_t begin, int64_t end) { sum_range(to, data, accumulate, begin, end); });
 }
 
 template <typename Sum>

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "optim/check.h"
-#include "optim/parallel.h"
+#include "compute/parallel.h"
 #include "optim/shards.h"
 #include "zero/error.h"
 #include "zero/optimizer.h"

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "optim/parallel.h"
+#include "compute/parallel.h"
 #include "optim/shards.h"
 #include "zero/error.h"
 

@@ -16,6 +16,7 @@
 #include "bench_model.h"
 #include "ranks.h"
 #include "verbs.h"
+#include "zero/cpu_allocator.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 #include "zero/lazy.h"
@@ -30,7 +31,7 @@ struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto";
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
-  bool plain = false, alone = false, json = false, private_parameters = false;
+  bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false;
   uint64_t seed = 1234;
 };
 
@@ -227,7 +228,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
 
 int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  at::set_num_threads(arguments.threads > 0 ? arguments.threads : std::max(1, cores / job.local_size));
+  prepare_compute_threads(arguments.threads > 0 ? arguments.threads : std::max(1, cores / job.local_size));
+  if (!arguments.plain_allocator) use_training_allocator();
   MeshOptions options;
   options.transport = arguments.backend;
   const Mesh mesh = Mesh::join(job, options);
@@ -280,6 +282,7 @@ int run_bench(int argc, char** argv) {
   step->add_flag("--plain", arguments.plain, "GPT-2 from torch::nn modules instead of ours");
   step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
+  step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");
   step->add_flag("--json", arguments.json, "one line of JSON");
   if (!parse(app, argc, argv)) return 0;
   require(arguments.warmup < arguments.steps, ErrorKind::Config, "--warmup",

@@ -1,13 +1,13 @@
 // zero train CONFIG
 #include "zero/train.h"
 
-#include <ATen/Parallel.h>
 
 #include <iostream>
 
 #include "ranks.h"
 #include "stop_signal.h"
 #include "verbs.h"
+#include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
 
 namespace zero::tool {
@@ -44,7 +44,8 @@ void conclude(const TrainResult& result) {
 
 int train_here(const Config& config, const Rendezvous& job, TrainOptions options) {
   watch_stop_signals();
-  at::set_num_threads(compute_threads_of(config, job.local_size));
+  use_training_allocator();
+  prepare_compute_threads(compute_threads_of(config, job.local_size));
   const Mesh mesh = Mesh::join(job, mesh_options_of(config));
   options.stop_signal = stop_signal;
   options.progress = stdout;

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "mesh/shm/block_map.h"
+#include "base/block_map.h"
 #include "mesh/shm/segment.h"
 
 namespace zero::detail::shm {

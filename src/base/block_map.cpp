@@ -1,11 +1,11 @@
-#include "mesh/shm/block_map.h"
+#include "base/block_map.h"
 
 #include <algorithm>
 #include <string>
 
 #include "zero/error.h"
 
-namespace zero::detail::shm {
+namespace zero::detail {
 namespace {
 
 size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -48,4 +48,4 @@ void BlockMap::give(size_t offset) {
   }
 }
 
-}  // namespace zero::detail::shm
+}  // namespace zero::detail

@@ -1,4 +1,4 @@
-#include "optim/parallel.h"
+#include "compute/parallel.h"
 
 #include <ATen/TensorIterator.h>
 

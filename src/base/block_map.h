@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 
-namespace zero::detail::shm {
+namespace zero::detail {
 
 /// First fit, with neighbours merged when they come free. Offsets and sizes are multiples of kGrain.
 class BlockMap {
@@ -19,10 +19,12 @@ class BlockMap {
   std::optional<size_t> take(size_t bytes, size_t alignment = kGrain);
   /// Gives back what take() returned. Throws Internal for an offset that is not taken.
   void give(size_t offset);
+  /// The size of a block that is taken.
+  size_t taken_bytes(size_t offset) const { return taken_.at(offset); }
   bool empty() const { return taken_.empty(); }
 
  private:
   std::map<size_t, size_t> free_, taken_;  // offset -> bytes
 };
 
-}  // namespace zero::detail::shm
+}  // namespace zero::detail

@@ -1,0 +1,126 @@
+#include "zero/cpu_allocator.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "base/block_map.h"
+#include "compute/parallel.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+constexpr size_t kSmallest = 32 << 10;
+constexpr int64_t kPiece = 64 << 10;  // elements
+constexpr size_t kHugePage = size_t{2} << 20;
+
+class TrainingAllocator final : public c10::Allocator {
+ public:
+  TrainingAllocator() : bytes_(reserve_bytes()), base_(reserve(bytes_)), blocks_(bytes_) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes < kSmallest) return c10::GetDefaultCPUAllocator()->allocate(bytes);
+    void* data = take(bytes);
+    return {data, data, &release, c10::Device(c10::kCPU)};
+  }
+
+  // Tensors of both kinds go back through the deleter that knows them; a bare pointer is looked at.
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  CpuAllocatorStats stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+  static TrainingAllocator& instance() {
+    static auto* allocator = new TrainingAllocator();  // outlives every tensor
+    return *allocator;
+  }
+
+ private:
+  static size_t reserve_bytes() {
+    const auto physical = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    return 2 * physical / kHugePage * kHugePage;
+  }
+
+  static char* reserve(size_t bytes) {
+    void* range = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    require(range != MAP_FAILED, ErrorKind::Io, "training allocator",
+            "cannot reserve " + std::to_string(bytes) + " bytes of addresses: " + std::strerror(errno),
+            "raise the limit on address space, or leave the allocator out");
+    auto begin = (reinterpret_cast<uintptr_t>(range) + kHugePage - 1) / kHugePage * kHugePage;
+    madvise(reinterpret_cast<void*>(begin), bytes, MADV_HUGEPAGE);  // a wish: kernels may be built without
+    return reinterpret_cast<char*>(begin);
+  }
+
+  void* take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto offset = blocks_.take(bytes);
+    TORCH_CHECK(offset, "out of memory: a tensor of ", bytes, " bytes finds no place");
+    stats_.used_bytes += blocks_.taken_bytes(*offset);
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.used_bytes);
+    stats_.span_bytes = std::max(stats_.span_bytes, static_cast<int64_t>(*offset + bytes));
+    return base_ + *offset;
+  }
+
+  bool give(void* data) {
+    const std::lock_guard lock(mutex_);
+    auto* byte = static_cast<char*>(data);
+    if (byte < base_ || byte >= base_ + bytes_) return false;
+    const auto offset = static_cast<size_t>(byte - base_);
+    stats_.used_bytes -= blocks_.taken_bytes(offset);
+    blocks_.give(offset);
+    if (blocks_.empty()) {
+      madvise(base_, static_cast<size_t>(stats_.span_bytes), MADV_DONTNEED);
+      stats_.span_bytes = 0;
+    }
+    return true;
+  }
+
+  static void release(void* data) {
+    if (data != nullptr && !instance().give(data)) c10::GetDefaultCPUAllocator()->raw_deleter()(data);
+  }
+
+  const size_t bytes_;
+  char* const base_;
+  mutable std::mutex mutex_;
+  detail::BlockMap blocks_;
+  CpuAllocatorStats stats_;
+};
+
+bool installed = false;
+
+}  // namespace
+
+void use_training_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    c10::SetCPUAllocator(&TrainingAllocator::instance(), /*priority=*/1);
+    installed = true;
+  });
+}
+
+CpuAllocatorStats cpu_allocator_stats() { return installed ? TrainingAllocator::instance().stats() : CpuAllocatorStats{}; }
+
+bool keeps_freed_memory(c10::Device device) { return device.is_cuda() || (device.is_cpu() && installed); }
+
+void prepare_compute_threads(int threads) {
+  at::set_num_threads(threads);
+  // The mode is a register of each thread; the pool's threads take one piece each.
+  const at::Tensor pieces = at::zeros({threads * kPiece});
+  parallel_over(pieces, kPiece, [](int64_t, int64_t) { at::globalContext().setFlushDenormal(true); });
+  at::globalContext().setFlushDenormal(true);
+}
+
+}  // namespace zero
