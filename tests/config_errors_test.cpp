@@ -99,10 +99,11 @@ TEST(ConfigErrors, WrongTypesAndRanges) {
             "config error: f:1: residency.budget: expected bytes >= 0, as a number, \"512MiB\" or \"all\" or "
             "null, got "
             "\"12 potatoes\"");
-  EXPECT_EQ(error_of("{\"parallel\": {\"backend\": \"ncccl\"}}"),
-            "config error: f:1: parallel.backend: expected \"auto\", \"gloo\" or \"nccl\", got \"ncccl\"; "
-            "did you mean "
-            "\"nccl\"?");
+  EXPECT_EQ(
+      error_of("{\"parallel\": {\"backend\": \"ncccl\"}}"),
+      "config error: f:1: parallel.backend: expected \"auto\", \"shm\", \"gloo\" or \"nccl\", got \"ncccl\"; "
+      "did you mean "
+      "\"nccl\"?");
   EXPECT_EQ(error_of("{\"parameter_groups\": {\"pattern\": \"a\"}}"),
             "config error: f:1: parameter_groups: expected a list of objects, got an object");
   EXPECT_EQ(error_of("[]"), "config error: f:1: expected an object, got an array of 0");

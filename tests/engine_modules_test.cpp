@@ -351,7 +351,8 @@ TEST(Modules, WritingAParameterInForwardIsRefusedByName) {
 
 TEST(GatherScope, ReadsAndModifies) {
   run_ranks(3, [](const zero::Mesh& mesh) {
-    for (int turn = 0; turn <= 5; ++turn) {  // stages 0 to 3 in memory of their own, then two in common memory
+    for (int turn = 0; turn <= 5;
+         ++turn) {  // stages 0 to 3 in memory of their own, then two in common memory
       const int stage = turn < 4 ? turn : turn - 2;
       torch::manual_seed(4);
       SmallNet model;

@@ -91,7 +91,9 @@ TEST(Axes, ThatDoNotFitAreRefusedBeforeJoining) {
   Mesh mesh = Mesh::join(alone);
   EXPECT_EQ(kind_of([&] { mesh.group("tp"); }), ErrorKind::Usage);
   EXPECT_EQ(kind_of([&] { mesh.split("dp", 2); }), ErrorKind::Config);
-  Rendezvous three{.rank = 0, .size = 3, .port = 1};
+  Rendezvous three;
+  three.size = 3;
+  three.port = 1;
   MeshOptions options;
   options.axes = {{"dp", -1}, {"tp", 2}};
   std::string text;

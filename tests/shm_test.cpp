@@ -106,7 +106,8 @@ TEST(SharedMemory, BlocksComeBackWhenAllRanksHaveLetGo) {
         }
         std::ifstream maps("/proc/self/maps");
         int segments = 0;
-        for (std::string line; std::getline(maps, line);) segments += line.find("memfd:zero") != std::string::npos;
+        for (std::string line; std::getline(maps, line);)
+          segments += line.find("memfd:zero") != std::string::npos;
         EXPECT_LE(segments, 6);  // boards of two groups, both first segments
       },
       shared_memory());
@@ -187,7 +188,8 @@ TEST(SharedMemory, OperationsMayBeWaitedForInAnyOrder) {
           std::shuffle(order.begin(), order.end(), random);
           for (int op : order) {
             works[op].wait();
-            EXPECT_EQ(outs[op].sum().item<float>(), op % 2 == 0 ? 700 * (4 * op + 6) : 4 * 700 * (4 * op + 6));
+            EXPECT_EQ(outs[op].sum().item<float>(),
+                      op % 2 == 0 ? 700 * (4 * op + 6) : 4 * 700 * (4 * op + 6));
           }
         }
       },

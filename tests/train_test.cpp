@@ -170,7 +170,7 @@ TEST(Train, PrintingAndMetricsChangeNothing) {
 
 TEST(Train, MetricsHaveEveryField) {
   const SmallRun small;
-  train_on(2, small.config(2));
+  train_on(2, small.config(2, {"residency.share=false"}));  // so that slabs come and go
   const auto lines = metrics_of(small.path() / "run");
   ASSERT_EQ(lines.size(), 7);
   const nlohmann::json& line = lines[2];

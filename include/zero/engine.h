@@ -46,10 +46,10 @@ struct EngineOptions {
   double gradient_clipping = 0;  // global L2 norm; 0: off
   std::vector<ParameterGroup> groups = {};  // learning rate and decay by name pattern
   std::optional<LrSchedule> schedule = {};  // unset: the optimizer's rate, or what set_learning_rate() says
-  // Gradients on the wire; sums are fp32 whatever it is. Unset: the parameters' dtype where gradients travel as autograd
-  // made them, which loses nothing; fp32 where sums of several travel, or several dtypes.
+  // Gradients on the wire; sums are fp32 whatever it is. Unset: the parameters' dtype where gradients travel
+  // as autograd made them, which loses nothing; fp32 where sums of several travel, or several dtypes.
   std::optional<at::ScalarType> communication_dtype = {};
-  at::ScalarType accumulation_dtype = at::kFloat;   // of summed gradients between micro-batches
+  at::ScalarType accumulation_dtype = at::kFloat;  // of summed gradients between micro-batches
   double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards
   bool broadcast_initial_values = true;  // take rank 0's initial values; off: all ranks built the same ones
 
@@ -60,7 +60,8 @@ struct EngineOptions {
   int64_t reduce_bucket_numel = 16LL << 20;  // elements per reduce-scatter
   int64_t group_numel = 4LL << 20;           // parameters outside ModuleLists are grouped up to this size
   bool overlap = true;  // false: wait for each collective at once (to compare and to debug)
-  // From stage 1 on, ranks that share memory keep one copy of the parameters between them, whatever the budget.
+  // From stage 1 on, ranks that share memory keep one copy of the parameters between them, whatever the
+  // budget.
   bool share_parameters = true;
 };
 

@@ -34,8 +34,8 @@ class Work {
   /// thrown within the mesh's timeout plus about three seconds, and soon after another rank has died or
   /// reported a failure.
   void wait();
-  /// Like wait(), but returns as soon as the outputs may be read. Inputs from Group::empty or Group::together may still
-  /// be read by other ranks until wait().
+  /// Like wait(), but returns as soon as the outputs may be read. Inputs from Group::empty or Group::together
+  /// may still be read by other ranks until wait().
   void wait_output();
   bool pending() const { return state_ != nullptr; }
 
@@ -56,7 +56,8 @@ struct Traffic {
   int64_t bytes = 0;  // elements in the size they have on the wire
 };
 
-/// One of the outputs of a reduce_scatter: a contiguous tensor [m] fp32 that is replaced by a sum or added to.
+/// One of the outputs of a reduce_scatter: a contiguous tensor [m] fp32 that is replaced by a sum or added
+/// to.
 struct ReducePart {
   at::Tensor out;
   bool accumulate = false;
@@ -106,13 +107,13 @@ class Group {
   /// True where all ranks of the group are on one host and share memory.
   bool shares_memory() const;
 
-  /// A tensor [numel] that this group's collectives move fastest as their input: other ranks read it in place where
-  /// memory is shared. Not zeroed. Elsewhere an ordinary tensor.
+  /// A tensor [numel] that this group's collectives move fastest as their input: other ranks read it in place
+  /// where memory is shared. Not zeroed. Elsewhere an ordinary tensor.
   at::Tensor empty(int64_t numel, at::ScalarType dtype) const;
 
-  /// One tensor [numel] for all ranks of the group, zeros at first: what one writes, all see, and who writes when is the
-  /// caller's affair. An all_gather into it, of a rank's own part of it, moves nothing: once it has been waited for,
-  /// all ranks have written. Collective, blocks. Throws Usage unless shares_memory().
+  /// One tensor [numel] for all ranks of the group, zeros at first: what one writes, all see, and who writes
+  /// when is the caller's affair. An all_gather into it, of a rank's own part of it, moves nothing: once it
+  /// has been waited for, all ranks have written. Collective, blocks. Throws Usage unless shares_memory().
   at::Tensor together(int64_t numel, at::ScalarType dtype, std::string_view what) const;
 
   Traffic traffic() const;
@@ -140,7 +141,8 @@ struct MeshOptions {
   // Address the transport listens on. "": loopback where the rendezvous address is, else the address of this
   // host that packets to the rendezvous address leave from.
   std::string interface_address;
-  // Ranks with different names do not share memory. "": the environment's ZERO_HOST, else what the kernel says.
+  // Ranks with different names do not share memory. "": the environment's ZERO_HOST, else what the kernel
+  // says.
   std::string host;
 };
 

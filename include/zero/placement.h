@@ -21,8 +21,9 @@ struct Placements {
   bool operator==(const Placements&) const = default;
 };
 
-/// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. `common`: the ranks that share a shard
-/// share memory too; then parameters are kept there from stage 1 on. Throws Config for any other number.
+/// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. `common`: the ranks that share
+/// a shard share memory too; then parameters are kept there from stage 1 on. Throws Config for any other
+/// number.
 Placements placements_for(int stage, bool common = false);
 
 std::string_view to_string(Placement placement);

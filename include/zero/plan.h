@@ -89,15 +89,16 @@ struct StateBytes {
 
 struct PlanOptions {
   int stage = 0;
-  int ranks = 1;              // data-parallel ranks
-  bool common_parameters = false;  // from stage 1 on: ranks that share a shard keep one copy of the parameters
+  int ranks = 1;  // data-parallel ranks
+  bool common_parameters =
+      false;                  // from stage 1 on: ranks that share a shard keep one copy of the parameters
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard; 0: all; must divide `ranks`; not stage 0
   int accumulation_steps = 1;
   StateBytes state = {};
-  // Gradients on the wire. Unset: the trainable parameters' dtype where gradients travel as autograd made them, which
-  // loses nothing; fp32 where sums of several travel, or several dtypes.
+  // Gradients on the wire. Unset: the trainable parameters' dtype where gradients travel as autograd made
+  // them, which loses nothing; fp32 where sums of several travel, or several dtypes.
   std::optional<Dtype> communication_dtype = {};
-  int64_t budget_bytes = -1;        // resident slabs where parameters are sharded; -1: two largest
+  int64_t budget_bytes = -1;  // resident slabs where parameters are sharded; -1: two largest
   int64_t prefetch_bytes = std::numeric_limits<int64_t>::max();  // at most this much is fetched ahead
   int64_t reduce_bucket_numel = 16 * 1024 * 1024;
 };
@@ -115,7 +116,8 @@ int64_t bucket_piece_numel(const UnitLayout& unit, int shard_ranks, int64_t redu
 /// other.
 struct RankPlan {
   int stage = 0;
-  int64_t parameter_bytes = 0;  // persistent: full slabs (stages 0-2) or this rank's shard (stage 3, common memory)
+  int64_t parameter_bytes =
+      0;  // persistent: full slabs (stages 0-2) or this rank's shard (stage 3, common memory)
   // Accumulated between micro-batches: padded_numel * gradient_bytes where gradients are partial and there
   // are several micro-batches (stages 0, 1), otherwise shard_numel * gradient_bytes.
   int64_t gradient_bytes = 0;
@@ -149,15 +151,16 @@ struct Plan {
   int replica_ranks = 1;  // ranks / shard_ranks
   std::vector<UnitLayout> units = {};
   Dtype communication_dtype = Dtype::f32;  // resolved
-  int64_t budget_bytes = 0;  // resolved: the whole model where parameters are replicated
-  RankPlan rank = {};        // the same for every rank: shards are equal
+  int64_t budget_bytes = 0;                // resolved: the whole model where parameters are replicated
+  RankPlan rank = {};                      // the same for every rank: shards are equal
 };
 
 /// Lays out the units for the options' stage (layout.shard_ranks is not used) and fills in every figure. The
 /// traffic is that of a step in the steady state:
 /// - trainable units are reduce-scattered per micro-batch where gradients are sharded, else once per step;
 ///   with replicas their shards are all-reduced once per step;
-/// - replicated or common parameters: trainable units are gathered once after the step. Sharded ones: as often as the
+/// - replicated or common parameters: trainable units are gathered once after the step. Sharded ones: as
+/// often as the
 ///   residency policy fetches them when it plays "each unit once forward, then once backward in reverse".
 /// Throws Config for a stage outside 0..3, ranks < 1, a shard group that does not divide the ranks,
 /// accumulation < 1, and byte sizes, budgets and buckets that make no sense.

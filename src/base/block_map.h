@@ -14,8 +14,8 @@ class BlockMap {
 
   explicit BlockMap(size_t bytes);
 
-  /// The offset of `bytes` (rounded up to kGrain, at least one) at a multiple of `alignment`, or nothing where no
-  /// gap is large enough.
+  /// The offset of `bytes` (rounded up to kGrain, at least one) at a multiple of `alignment`, or nothing
+  /// where no gap is large enough.
   std::optional<size_t> take(size_t bytes, size_t alignment = kGrain);
   /// Gives back what take() returned. Throws Internal for an offset that is not taken.
   void give(size_t offset);

@@ -50,12 +50,14 @@ class TrainingAllocator final : public c10::Allocator {
 
  private:
   static size_t reserve_bytes() {
-    const auto physical = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const auto physical =
+        static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
     return 2 * physical / kHugePage * kHugePage;
   }
 
   static char* reserve(size_t bytes) {
-    void* range = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* range = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     require(range != MAP_FAILED, ErrorKind::Io, "training allocator",
             "cannot reserve " + std::to_string(bytes) + " bytes of addresses: " + std::strerror(errno),
             "raise the limit on address space, or leave the allocator out");
@@ -111,7 +113,9 @@ void use_training_allocator() {
   });
 }
 
-CpuAllocatorStats cpu_allocator_stats() { return installed ? TrainingAllocator::instance().stats() : CpuAllocatorStats{}; }
+CpuAllocatorStats cpu_allocator_stats() {
+  return installed ? TrainingAllocator::instance().stats() : CpuAllocatorStats{};
+}
 
 bool keeps_freed_memory(c10::Device device) { return device.is_cuda() || (device.is_cpu() && installed); }
 

@@ -84,7 +84,8 @@ Row parallel_row() {
                          "hybrid: ranks that share a shard, replicated across; null: all"),
                    field("timeout_s", ZERO_AT(parallel.timeout_s), number_above(0),
                          "seconds until a collective is an error"),
-                   field("backend", ZERO_AT(parallel.backend), backends, "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
+                   field("backend", ZERO_AT(parallel.backend), backends,
+                         "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
                    field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
                          "compute threads; null: the cores divided by the local ranks")});
 }
@@ -125,15 +126,15 @@ Row run_row() {
 }
 
 Row residency_row() {
-  return section<Config>("residency",
-                         {field("budget", ZERO_AT(residency.budget_bytes), bytes(),
-                                "of full parameters resident at stage 3; null: what the plan needs"),
-                          field("prefetch", ZERO_AT(residency.prefetch_bytes), bytes(),
-                                "fetched ahead at most; 0: on demand; null: as much as the budget allows"),
-                          field("share", ZERO_AT(residency.share), boolean(),
-                                "from stage 1 on, ranks of one host keep one copy of the parameters between them"),
-                          field("group_numel", ZERO_AT(residency.group_numel), integer(1),
-                                "elements; parameters outside lists are grouped into units up to this")});
+  return section<Config>(
+      "residency", {field("budget", ZERO_AT(residency.budget_bytes), bytes(),
+                          "of full parameters resident at stage 3; null: what the plan needs"),
+                    field("prefetch", ZERO_AT(residency.prefetch_bytes), bytes(),
+                          "fetched ahead at most; 0: on demand; null: as much as the budget allows"),
+                    field("share", ZERO_AT(residency.share), boolean(),
+                          "from stage 1 on, ranks of one host keep one copy of the parameters between them"),
+                    field("group_numel", ZERO_AT(residency.group_numel), integer(1),
+                          "elements; parameters outside lists are grouped into units up to this")});
 }
 
 Row parameter_groups_row() {

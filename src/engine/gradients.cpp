@@ -62,7 +62,8 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
     order_.push_back(static_cast<int>(i));
   }
   std::reverse(order_.begin(), order_.end());
-  // Activations then use what gradients need at the other end of a step. Pays where freed memory comes back at once.
+  // Activations then use what gradients need at the other end of a step. Pays where freed memory comes back
+  // at once.
   lends_memory_ = !units_.empty() && keeps_freed_memory(units_.front().shard.device());
   clear();
   used_.assign(places_.size(), 0);
@@ -210,7 +211,8 @@ void Gradients::flush() {
 }
 
 at::Tensor Gradients::take_staging() {
-  // Where memory is shared, one more than may be in flight: ranks that are slower may still read the last one.
+  // Where memory is shared, one more than may be in flight: ranks that are slower may still read the last
+  // one.
   const size_t most = kBucketsInFlight + (shard_group_.shares_memory() ? 1 : 0);
   if (staging_.size() + in_flight_.size() < most)
     return shard_group_.empty(shard_group_.size() * bucket_piece_numel_, options_.communication_dtype);

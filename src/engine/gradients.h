@@ -115,7 +115,7 @@ class Gradients {
   std::vector<Unit>& units_;
   Group shard_group_, replica_group_, all_;
   GradientOptions options_;
-  bool lends_memory_ = false;        // sums have memory from the first gradient of a step to its end only
+  bool lends_memory_ = false;       // sums have memory from the first gradient of a step to its end only
   int64_t bucket_piece_numel_ = 0;  // capacity of a bucket, elements a rank
   std::vector<UnitGradient> gradients_;
   std::vector<std::pair<int, int>> places_;  // parameter -> unit, index inside
@@ -128,7 +128,7 @@ class Gradients {
 
   Bucket filling_;
   std::deque<Bucket> in_flight_;  // at most kBucketsInFlight, oldest first
-  std::deque<Staging> staging_;  // longest unused first
+  std::deque<Staging> staging_;   // longest unused first
   ReplicaReducer replicas_;
   GradientCounters counters_;
 };

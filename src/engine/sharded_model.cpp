@@ -26,7 +26,8 @@ PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& opti
   result.state.optimizer_bytes = optimizer_state_bytes(optimizer).value_or(8);  // unknown: assume two moments
   if (options.communication_dtype) result.communication_dtype = dtype_of(*options.communication_dtype);
   // What is divided before it travels is no longer as autograd made it.
-  if (!options.communication_dtype && options.gradient_predivide_factor != 1) result.communication_dtype = Dtype::f32;
+  if (!options.communication_dtype && options.gradient_predivide_factor != 1)
+    result.communication_dtype = Dtype::f32;
   result.budget_bytes = options.budget_bytes;
   result.prefetch_bytes = options.prefetch_bytes;
   result.reduce_bucket_numel = options.reduce_bucket_numel;
@@ -42,10 +43,23 @@ void check(const EngineOptions& options) {
   config(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
          "gradient_predivide_factor",
          "expected a finite number > 0, got " + std::to_string(options.gradient_predivide_factor));
-  for (at::ScalarType type :
-       {options.communication_dtype.value_or(at::kFloat), options.accumulation_dtype, options.dtype.value_or(at::kFloat)})
+  for (at::ScalarType type : {options.communication_dtype.value_or(at::kFloat), options.accumulation_dtype,
+                              options.dtype.value_or(at::kFloat)})
     config(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, "dtype",
            std::string("expected fp32, bf16 or fp16, got ") + c10::toString(type));
+}
+
+// Piece by piece through shared memory where there is some: a copy of a whole parameter would be the peak.
+void take_from_rank0(const Group& all, at::Tensor bytes, const std::string& name) {
+  constexpr int64_t kPieceBytes = 4 << 20;
+  if (!all.shares_memory()) return all.broadcast(bytes, 0, name).wait();
+  const at::Tensor piece = all.empty(std::min(kPieceBytes, bytes.numel()), at::kByte);
+  for (int64_t begin = 0; begin < bytes.numel(); begin += kPieceBytes) {
+    at::Tensor part = bytes.narrow(0, begin, std::min(kPieceBytes, bytes.numel() - begin));
+    at::Tensor wire = all.rank() == 0 ? piece.narrow(0, 0, part.numel()) : part;
+    if (all.rank() == 0) wire.copy_(part);
+    all.broadcast(wire, 0, name).wait();  // on rank 0: until all have read the piece
+  }
 }
 
 // Values that the engine writes itself: no graph, no interception.
@@ -116,8 +130,8 @@ void ShardedModel::allocate() {
     const bool common = plan.placements.parameter == Placement::Common && unit.layout.padded_numel > 0;
     if (common || replicated || unit.layout.padded_numel == 0) {
       if (common)
-        unit.common = shard_group.together(unit.layout.padded_numel, c10::typeMetaToScalarType(values.dtype()),
-                                           unit.layout.name);
+        unit.common = shard_group.together(unit.layout.padded_numel,
+                                           c10::typeMetaToScalarType(values.dtype()), unit.layout.name);
       unit.full = common ? unit.common : at::zeros({unit.layout.padded_numel}, values);
       unit.shard = unit.full.narrow(0, shard_group.rank() * unit.layout.shard_numel, unit.layout.shard_numel);
     } else {
@@ -143,7 +157,7 @@ void ShardedModel::fill() {
     if (options.broadcast_initial_values && all.size() > 1 && value.numel() > 0) {
       // Straight into the found memory: it is the engine's now, and about to be let go.
       const std::string& name = i < names_.size() ? names_[i] : model_.buffers[i - names_.size()].first;
-      all.broadcast(value.view({-1}).view(at::kByte), 0, name).wait();
+      take_from_rank0(all, value.view({-1}).view(at::kByte), name);
     }
     if (i >= names_.size()) {
       auto& [name, buffer] = buffers[i - names_.size()];
@@ -194,14 +208,15 @@ std::vector<ShardSegment> ShardedModel::segments(int unit) const {
 }
 
 void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
-  gradients = std::make_unique<Gradients>(units, shard_group, replica_group, all,
-                                          GradientOptions{.placement = plan.placements.gradient,
-                                                          .accumulates = options.accumulation_steps > 1,
-                                                          .accumulation_dtype = options.accumulation_dtype,
-                                                          .communication_dtype = scalar_type_of(plan.communication_dtype),
-                                                          .bucket_numel = plan.options.reduce_bucket_numel,
-                                                          .predivide = options.gradient_predivide_factor,
-                                                          .overlap = options.overlap});
+  gradients = std::make_unique<Gradients>(
+      units, shard_group, replica_group, all,
+      GradientOptions{.placement = plan.placements.gradient,
+                      .accumulates = options.accumulation_steps > 1,
+                      .accumulation_dtype = options.accumulation_dtype,
+                      .communication_dtype = scalar_type_of(plan.communication_dtype),
+                      .bucket_numel = plan.options.reduce_bucket_numel,
+                      .predivide = options.gradient_predivide_factor,
+                      .overlap = options.overlap});
   const std::vector<int> group_of = assign_groups(names_, options.groups);
   for (int u : trainable) {
     const Unit& unit = units[static_cast<size_t>(u)];

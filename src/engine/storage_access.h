@@ -38,8 +38,8 @@ void attach(c10::StorageImpl& storage, c10::DataPtr memory);
 /// Takes the data away again and returns it; the tag stays. Reading throws c10::Error with `message`.
 c10::DataPtr detach(c10::StorageImpl& storage, const std::string& message);
 
-/// Hands the memory of an ordinary tensor and its views back to its allocator; they keep their shapes and must not be
-/// read until obtain_memory().
+/// Hands the memory of an ordinary tensor and its views back to its allocator; they keep their shapes and
+/// must not be read until obtain_memory().
 void release_memory(const at::Tensor& tensor);
 /// Gives them memory again, with no values, unless they have some.
 void obtain_memory(const at::Tensor& tensor);

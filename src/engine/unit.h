@@ -3,10 +3,11 @@
 //
 //   slab    the storage that the module's parameters are views of; readable only while the unit is resident
 //   full    [padded_numel] the memory behind it: defined while the unit has memory
-//   common  [padded_numel] one memory for all ranks of the shard group; undefined where they share none. It is what
+//   common  [padded_numel] one memory for all ranks of the shard group; undefined where they share none. It
+//   is what
 //           full is, unless a scope modifies the unit in a copy of its own
-//   shard   [shard_numel] the part this rank owns: a view of common or of a replicated full, else its own memory
-//   master  [shard_numel] fp32; `shard` itself where the unit is fp32; undefined for frozen units
+//   shard   [shard_numel] the part this rank owns: a view of common or of a replicated full, else its own
+//   memory master  [shard_numel] fp32; `shard` itself where the unit is fp32; undefined for frozen units
 
 #include <torch/types.h>
 

@@ -45,7 +45,8 @@ class MixedChannel final : public Channel {
                const std::vector<int>& hosts)
       : inside_(std::move(inside)), across_(std::move(across)), rank_(rank) {
     int neighbours = 0;
-    for (int host : hosts) place_inside_.push_back(host == hosts[static_cast<size_t>(rank)] ? neighbours++ : -1);
+    for (int host : hosts)
+      place_inside_.push_back(host == hosts[static_cast<size_t>(rank)] ? neighbours++ : -1);
   }
 
   Started all_gather(at::Tensor out, at::Tensor in, int tag) override {
@@ -116,12 +117,13 @@ class HostsTransport final : public Transport {
       const auto place = static_cast<int>(std::count(hosts.begin(), hosts.begin() + rank, here));
       if (!inside_) inside_ = make_inside_();
       inside_channel =
-          inside_->connect(c10::make_intrusive<c10d::PrefixStore>("host" + std::to_string(here), store), place,
-                           std::vector<int>(neighbours, here), name);
+          inside_->connect(c10::make_intrusive<c10d::PrefixStore>("host" + std::to_string(here), store),
+                           place, std::vector<int>(neighbours, here), name);
     }
     if (neighbours == hosts.size()) return inside_channel;
     if (!across_) across_ = make_across_();
-    across_channel = across_->connect(c10::make_intrusive<c10d::PrefixStore>("across", store), rank, hosts, name);
+    across_channel =
+        across_->connect(c10::make_intrusive<c10d::PrefixStore>("across", store), rank, hosts, name);
     if (std::set<int>(hosts.begin(), hosts.end()).size() == hosts.size()) return across_channel;
     return std::make_unique<MixedChannel>(std::move(inside_channel), std::move(across_channel), rank, hosts);
   }

@@ -155,8 +155,8 @@ void connect_world(MeshState& state) {
   state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   std::string greeting = axes_text(state.axes) + ", transport " + state.options.transport + " on " +
                          std::string(state.device.is_cuda() ? "cuda" : "cpu");
-  auto greetings = detail::meet(
-      *state.store, rendezvous, greeting + '\n' + detail::host_identity(state.options.host), timeout);
+  auto greetings = detail::meet(*state.store, rendezvous,
+                                greeting + '\n' + detail::host_identity(state.options.host), timeout);
   state.hosts = take_hosts(greetings);
   compare_greetings(greetings, rendezvous.rank);
   detail::MonitorOptions monitor;

@@ -14,7 +14,8 @@ namespace zero::detail {
 /// fp64, and none is `out`.
 void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate);
 
-/// The same into several outputs: rows [n] of n elements, of which the outputs take one piece after the other.
+/// The same into several outputs: rows [n] of n elements, of which the outputs take one piece after the
+/// other.
 void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows);
 
 /// out [n] = the greatest of the parts; NaN where one is NaN.

@@ -35,8 +35,8 @@ class Transfer {
   virtual ~Transfer() = default;
   /// Blocks until the buffers may be used (on CUDA: makes the current stream wait). Called at most once.
   virtual void wait(std::chrono::milliseconds timeout) = 0;
-  /// True if outputs may be there while others still read this rank's inputs. Then wait_output(), called at most once
-  /// and before wait(), blocks for the outputs only.
+  /// True if outputs may be there while others still read this rank's inputs. Then wait_output(), called at
+  /// most once and before wait(), blocks for the outputs only.
   virtual bool output_comes_first() const { return false; }
   virtual void wait_output(std::chrono::milliseconds timeout) { wait(timeout); }
   /// Makes a wait() of another thread, now or later, throw. Thread safe.
@@ -88,14 +88,14 @@ struct TransportOptions {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Connects the members of a group, which all call this with stores that share their keys; this one is number
-  /// `rank`, and hosts[r] tells on which host member r is. Blocks.
+  /// Connects the members of a group, which all call this with stores that share their keys; this one is
+  /// number `rank`, and hosts[r] tells on which host member r is. Blocks.
   virtual std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
                                            const std::vector<int>& hosts, const std::string& name) = 0;
 };
 
-/// "auto" on CPU is shared memory inside a host and Gloo between hosts. Throws Config for an unknown name, Unsupported
-/// for one that this build or machine does not have.
+/// "auto" on CPU is shared memory inside a host and Gloo between hosts. Throws Config for an unknown name,
+/// Unsupported for one that this build or machine does not have.
 std::shared_ptr<Transport> make_transport(const std::string& name, const TransportOptions& options);
 
 std::shared_ptr<Transport> make_gloo_transport(const TransportOptions& options);
@@ -103,8 +103,8 @@ std::shared_ptr<Transport> make_gloo_transport(const TransportOptions& options);
 /// Ranks of one host only.
 std::shared_ptr<Transport> make_shm_transport(const TransportOptions& options);
 
-/// `inside` for groups on one host, `across` for groups whose members are all on different ones, and both, pair by
-/// pair, for others. Both are made when the first group needs them.
+/// `inside` for groups on one host, `across` for groups whose members are all on different ones, and both,
+/// pair by pair, for others. Both are made when the first group needs them.
 using MakeTransport = std::function<std::shared_ptr<Transport>()>;
 std::shared_ptr<Transport> make_hosts_transport(MakeTransport inside, MakeTransport across);
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "optim/check.h"
 #include "compute/parallel.h"
+#include "optim/check.h"
 #include "optim/shards.h"
 #include "zero/error.h"
 #include "zero/optimizer.h"

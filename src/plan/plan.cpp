@@ -43,7 +43,8 @@ int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
 
 Dtype resolve_wire(const Plan& plan) {
   if (plan.options.communication_dtype) return *plan.options.communication_dtype;
-  const bool partial_sums = plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
+  const bool partial_sums =
+      plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
   const bool sums_of_shards = plan.shard_ranks > 1 && plan.replica_ranks > 1;
   if (partial_sums || sums_of_shards) return Dtype::f32;
   std::optional<Dtype> common;

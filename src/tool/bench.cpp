@@ -107,7 +107,8 @@ class Trained {
     return AdamW{.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
   }
   static EngineOptions options(const BenchArguments& arguments, at::ScalarType dtype) {
-    EngineOptions options{.stage = arguments.stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
+    EngineOptions options{
+        .stage = arguments.stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
     options.gradient_clipping = 1;
     options.share_parameters = !arguments.private_parameters;
     if (arguments.bucket_numel > 0) options.reduce_bucket_numel = arguments.bucket_numel;
@@ -125,7 +126,8 @@ struct Timings {
 std::vector<Micro> draw(const BenchArguments& arguments, int64_t vocabulary, at::Generator& generator) {
   std::vector<Micro> micros;
   for (int i = 0; i < arguments.accumulation; ++i) {
-    at::Tensor data = at::randint(0, vocabulary, {arguments.batch, arguments.sequence + 1}, generator, at::kLong);
+    at::Tensor data =
+        at::randint(0, vocabulary, {arguments.batch, arguments.sequence + 1}, generator, at::kLong);
     micros.push_back({data.narrow(1, 0, arguments.sequence).contiguous(),
                       data.narrow(1, 1, arguments.sequence).contiguous()});
   }
@@ -175,8 +177,8 @@ std::vector<double> from_all(const Mesh& mesh, double value) {
   return {all.data_ptr<double>(), all.data_ptr<double>() + mesh.size()};
 }
 
-void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel& model, const Timings& timings,
-            double base_mib, const Engine* engine) {
+void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel& model,
+            const Timings& timings, double base_mib, const Engine* engine) {
   std::vector<double> losses = timings.losses;
   for (double& loss : losses) {
     at::Tensor sum = at::tensor(loss, at::kDouble).view({1});
@@ -188,11 +190,13 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
     for (double v : from_all(mesh, value)) result.push_back(std::llround(v));
     return result;
   };
-  const auto peaks = whole(mebibytes("/proc/self/status", "VmHWM:")), pss = whole(timings.pss_mib), base = whole(base_mib);
+  const auto peaks = whole(mebibytes("/proc/self/status", "VmHWM:")), pss = whole(timings.pss_mib),
+             base = whole(base_mib);
   if (mesh.rank() != 0) return;
   const std::vector<double> timed(timings.seconds.begin() + arguments.warmup, timings.seconds.end());
   const double step_s = median(timed);
-  const double tokens = static_cast<double>(mesh.size()) * arguments.batch * arguments.sequence * arguments.accumulation;
+  const double tokens =
+      static_cast<double>(mesh.size()) * arguments.batch * arguments.sequence * arguments.accumulation;
   ordered_json record = {{"peer", "zero.cpp"},
                          {"mode", arguments.alone ? "alone" : "zero" + std::to_string(arguments.stage)},
                          {"plain", arguments.plain},
@@ -221,8 +225,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
     std::cout << record.dump() << "\n";
     return;
   }
-  std::cout << record["mode"].get<std::string>() << (arguments.plain ? " plain " : " ") << arguments.model << ": "
-            << step_s << " s a step (median of " << timed.size() << "), " << record["tokens_per_s"]
+  std::cout << record["mode"].get<std::string>() << (arguments.plain ? " plain " : " ") << arguments.model
+            << ": " << step_s << " s a step (median of " << timed.size() << "), " << record["tokens_per_s"]
             << " tokens/s, peak resident " << peaks[0] << " MiB a rank, proportional " << pss[0] << " MiB\n";
 }
 
@@ -240,13 +244,13 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
     BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
     if (arguments.alone) {
       Alone alone(model, dtype);
-      const Timings timings =
-          time_steps(arguments, mesh, model.vocabulary, [&](const auto& micros) { return alone.step(micros); });
+      const Timings timings = time_steps(arguments, mesh, model.vocabulary,
+                                         [&](const auto& micros) { return alone.step(micros); });
       report(arguments, mesh, model, timings, base_mib, nullptr);
     } else {
       Trained trained(model, arguments, dtype, mesh);
-      const Timings timings =
-          time_steps(arguments, mesh, model.vocabulary, [&](const auto& micros) { return trained.step(micros); });
+      const Timings timings = time_steps(arguments, mesh, model.vocabulary,
+                                         [&](const auto& micros) { return trained.step(micros); });
       report(arguments, mesh, model, timings, base_mib, &trained.engine());
     }
   } catch (const std::exception& error) {
@@ -262,22 +266,40 @@ int run_bench(int argc, char** argv) {
   BenchArguments arguments;
   CLI::App app(
       "zero bench step [OPTIONS]\n"
-      "Trains a GPT-2 on random tokens and times whole steps: forward, backward, clipping, AdamW. Every step begins\n"
+      "Trains a GPT-2 on random tokens and times whole steps: forward, backward, clipping, AdamW. Every step "
+      "begins\n"
       "and ends with a barrier; the median leaves out the warm-up.");
   CLI::App* step = app.add_subcommand("step", "time training steps");
   app.require_subcommand(1);
-  step->add_option("--model", arguments.model, "tiny or a name of the configuration's model.name")->capture_default_str();
+  step->add_option("--model", arguments.model, "tiny or a name of the configuration's model.name")
+      ->capture_default_str();
   step->add_option("--stage", arguments.stage, "ZeRO stage")->check(CLI::Range(0, 3))->capture_default_str();
-  step->add_option("-n,--ranks", arguments.ranks, "ranks on this host")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--threads", arguments.threads, "compute threads of a rank [cores / ranks]")->check(CLI::PositiveNumber);
-  step->add_option("--batch", arguments.batch, "sequences in a micro-batch")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--seq", arguments.sequence, "tokens in a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  step->add_option("--steps", arguments.steps, "steps, the warm-up among them")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--warmup", arguments.warmup, "steps that are not timed")->check(CLI::NonNegativeNumber)->capture_default_str();
-  step->add_option("--grad-accum", arguments.accumulation, "micro-batches a step")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--dtype", arguments.dtype, "of parameters and computation")->check(CLI::IsMember({"bf16", "fp32"}))->capture_default_str();
+  step->add_option("-n,--ranks", arguments.ranks, "ranks on this host")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  step->add_option("--threads", arguments.threads, "compute threads of a rank [cores / ranks]")
+      ->check(CLI::PositiveNumber);
+  step->add_option("--batch", arguments.batch, "sequences in a micro-batch")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  step->add_option("--seq", arguments.sequence, "tokens in a sequence")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  step->add_option("--steps", arguments.steps, "steps, the warm-up among them")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  step->add_option("--warmup", arguments.warmup, "steps that are not timed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  step->add_option("--grad-accum", arguments.accumulation, "micro-batches a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  step->add_option("--dtype", arguments.dtype, "of parameters and computation")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
   step->add_option("--backend", arguments.backend, "auto, shm or gloo")->capture_default_str();
-  step->add_option("--bucket", arguments.bucket_numel, "elements of a gradient bucket")->check(CLI::PositiveNumber);
+  step->add_option("--bucket", arguments.bucket_numel, "elements of a gradient bucket")
+      ->check(CLI::PositiveNumber);
   step->add_option("--seed", arguments.seed, "of weights and tokens")->capture_default_str();
   step->add_flag("--plain", arguments.plain, "GPT-2 from torch::nn modules instead of ours");
   step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");

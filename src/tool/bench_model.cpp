@@ -37,8 +37,9 @@ struct PlainBlockImpl : nn::Module {
     auto as_heads = [&](const Tensor& t) {
       return t.view({batch, sequence, heads, width / heads}).transpose(1, 2);
     };
-    auto y = at::scaled_dot_product_attention(as_heads(parts[0]), as_heads(parts[1]), as_heads(parts[2]), {}, 0.0,
-                                              /*is_causal=*/true);
+    auto y =
+        at::scaled_dot_product_attention(as_heads(parts[0]), as_heads(parts[1]), as_heads(parts[2]), {}, 0.0,
+                                         /*is_causal=*/true);
     x = x + proj(y.transpose(1, 2).reshape({batch, sequence, width}));
     return x + fc_out(F::gelu(fc_in(ln_2(x)), F::GELUFuncOptions().approximate("tanh")));
   }
@@ -93,7 +94,9 @@ BenchModel make_bench_model(const std::string& name, bool plain, int64_t context
     model.module = gpt2;
   } else {
     Gpt2 gpt2 = lazily([&] { return Gpt2(shape); });
-    model.loss = [gpt2](const Tensor& tokens, const Tensor& targets) mutable { return gpt2->loss(tokens, targets); };
+    model.loss = [gpt2](const Tensor& tokens, const Tensor& targets) mutable {
+      return gpt2->loss(tokens, targets);
+    };
     model.module = gpt2.ptr();
   }
   for (const Tensor& parameter : model.module->parameters()) model.parameters += parameter.numel();

@@ -1,6 +1,6 @@
 #pragma once
-// The models that `zero bench step` trains: ours, and GPT-2 as anybody would write it from torch::nn modules, with the
-// operators that PyTorch's users call.
+// The models that `zero bench step` trains: ours, and GPT-2 as anybody would write it from torch::nn modules,
+// with the operators that PyTorch's users call.
 
 #include <torch/types.h>
 
@@ -22,8 +22,8 @@ struct BenchModel {
   int64_t parameters = 0;  // elements, tied ones once
 };
 
-/// `name` as in the configuration's model.name, or "tiny" (2 layers of 128). Built lazily: nothing has memory yet.
-/// Throws Config for an unknown name.
+/// `name` as in the configuration's model.name, or "tiny" (2 layers of 128). Built lazily: nothing has memory
+/// yet. Throws Config for an unknown name.
 BenchModel make_bench_model(const std::string& name, bool plain, int64_t context);
 
 }  // namespace zero::tool

@@ -1,7 +1,6 @@
 // zero train CONFIG
 #include "zero/train.h"
 
-
 #include <iostream>
 
 #include "ranks.h"

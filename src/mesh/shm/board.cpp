@@ -21,10 +21,13 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-Board::Board(Segment segment, int rank, int ranks) : segment_(std::move(segment)), rank_(rank), ranks_(ranks) {}
+Board::Board(Segment segment, int rank, int ranks)
+    : segment_(std::move(segment)), rank_(rank), ranks_(ranks) {}
 
 // Fresh memory of the kernel is zero, which is the empty board.
-Board Board::create(int ranks) { return {Segment::create(sizeof(Rank) * static_cast<size_t>(ranks)), 0, ranks}; }
+Board Board::create(int ranks) {
+  return {Segment::create(sizeof(Rank) * static_cast<size_t>(ranks)), 0, ranks};
+}
 
 Board Board::open(const SegmentName& name, int rank, int ranks) {
   Segment segment = Segment::open(name);
@@ -74,7 +77,8 @@ uint64_t Board::unread(uint64_t number) const {
   return readers(post.message) & ~post.read.load(std::memory_order_acquire);
 }
 
-// A place in the ring is used again once those it was meant for have read it, which may be before this rank looks.
+// A place in the ring is used again once those it was meant for have read it, which may be before this rank
+// looks.
 Board::Pull Board::pull(int rank, uint64_t number, Message& message) const {
   const Post& post = at(rank).ring[number % kRing];
   const uint64_t before = post.number.load(std::memory_order_acquire);

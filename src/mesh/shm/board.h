@@ -1,10 +1,10 @@
 #pragma once
-// Where the ranks of a group tell each other what they have to read: one ring of posts a rank, in a segment that all
-// map. Only atomics and a futex; no thread of its own.
+// Where the ranks of a group tell each other what they have to read: one ring of posts a rank, in a segment
+// that all map. Only atomics and a futex; no thread of its own.
 //
-// A rank writes its ring alone. The others pull posts in order, and set their bit in `read` once they are done with
-// the bytes that a post points to. A post's place in the ring is used again when all that it is addressed to have read
-// it.
+// A rank writes its ring alone. The others pull posts in order, and set their bit in `read` once they are
+// done with the bytes that a post points to. A post's place in the ring is used again when all that it is
+// addressed to have read it.
 
 #include <atomic>
 #include <chrono>
@@ -50,8 +50,8 @@ class Board {
   Pull pull(int rank, uint64_t number, Message& message) const;
   void mark_read(int rank, uint64_t number);
 
-  /// While it lives, posts and mark_reads of the others ring this rank's bell. Begin the nap first, look whether there
-  /// is something to do, then sleep: no ring in between is missed.
+  /// While it lives, posts and mark_reads of the others ring this rank's bell. Begin the nap first, look
+  /// whether there is something to do, then sleep: no ring in between is missed.
   class Nap {
    public:
     explicit Nap(Board& board);

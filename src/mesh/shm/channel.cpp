@@ -24,12 +24,11 @@ class ShmTransfer final : public Transfer {
     if (reading_) conversation_->wait(reading_.get(), nullptr, timeout, aborted_);
   }
 
-  // A tensor that is read in place may be changed only when all have read it. A message to one rank is copied or not,
-  // but never waited for by its sender unless it is read in place.
+  // A tensor that is read in place may be changed only when all have read it. A message to one rank is copied
+  // or not, but never waited for by its sender unless it is read in place.
   void wait(std::chrono::milliseconds timeout) override {
     wait_output(timeout);
-    if (telling_ && telling_->in_place)
-      conversation_->wait(nullptr, telling_.get(), timeout, aborted_);
+    if (telling_ && telling_->in_place) conversation_->wait(nullptr, telling_.get(), timeout, aborted_);
   }
 
   void abort() noexcept override {
@@ -88,9 +87,10 @@ class ShmChannel final : public Channel {
     const int64_t part = in.numel() / ranks();
     auto reading = read(tag, {in});
     for (int peer : others())
-      reading->from.push_back({.rank = peer,
-                               .message_bytes = in.nbytes(),
-                               .offset = in.nbytes() / static_cast<uint64_t>(ranks()) * static_cast<uint64_t>(rank())});
+      reading->from.push_back(
+          {.rank = peer,
+           .message_bytes = in.nbytes(),
+           .offset = in.nbytes() / static_cast<uint64_t>(ranks()) * static_cast<uint64_t>(rank())});
     reading->own = in.narrow(0, rank() * part, part);
     reading->sums = std::move(outs);
     return start(conversation_->tell(in, -1, tag), std::move(reading));
@@ -123,7 +123,8 @@ class ShmChannel final : public Channel {
     return tensor_over(block, numel, dtype, [memory, block] { memory->release(block); });
   }
 
-  at::Tensor together(int64_t numel, at::ScalarType dtype, int tag, std::chrono::milliseconds timeout) override {
+  at::Tensor together(int64_t numel, at::ScalarType dtype, int tag,
+                      std::chrono::milliseconds timeout) override {
     struct Offer {
       Location data, users;
     };
@@ -139,7 +140,8 @@ class ShmChannel final : public Channel {
     Offer offer;
     std::memcpy(&offer, wire.data_ptr(), sizeof offer);
     char* data = memory->resolve(offer.data, bytes);
-    auto* users = reinterpret_cast<HostMemory::Users*>(memory->resolve(offer.users, sizeof(HostMemory::Users)));
+    auto* users =
+        reinterpret_cast<HostMemory::Users*>(memory->resolve(offer.users, sizeof(HostMemory::Users)));
     return tensor_over(data, numel, dtype, [memory, users] { users->fetch_sub(1); });
   }
 
@@ -172,7 +174,8 @@ class ShmChannel final : public Channel {
 }  // namespace
 
 std::unique_ptr<Channel> make_channel(std::shared_ptr<HostMemory> memory, Board board, int rank, int ranks) {
-  return std::make_unique<ShmChannel>(std::make_shared<Conversation>(std::move(memory), std::move(board), rank, ranks));
+  return std::make_unique<ShmChannel>(
+      std::make_shared<Conversation>(std::move(memory), std::move(board), rank, ranks));
 }
 
 }  // namespace zero::detail::shm

@@ -1,7 +1,8 @@
 #pragma once
-// The operations of one group over shared memory. A rank posts where its bytes are, and every reader takes them from
-// there itself, so no rank has to be inside a call for others to go on. Bytes in private memory are copied into shared
-// memory first; bytes that lie in it already (Group::empty, Group::together) are read in place.
+// The operations of one group over shared memory. A rank posts where its bytes are, and every reader takes
+// them from there itself, so no rank has to be inside a call for others to go on. Bytes in private memory are
+// copied into shared memory first; bytes that lie in it already (Group::empty, Group::together) are read in
+// place.
 
 #include <torch/types.h>
 
@@ -25,9 +26,9 @@ namespace zero::detail::shm {
 struct Reading {
   struct From {
     int rank;
-    uint64_t message_bytes;    // what its message must have
-    uint64_t offset;           // of the bytes for this rank
-    char* copy_to = nullptr;   // null: the bytes are summed once all have come
+    uint64_t message_bytes;   // what its message must have
+    uint64_t offset;          // of the bytes for this rank
+    char* copy_to = nullptr;  // null: the bytes are summed once all have come
     uint64_t copy_bytes = 0;
     const char* data = nullptr;  // once it has come
     uint64_t number = 0;         // of the post
@@ -66,8 +67,8 @@ class Conversation {
   /// Ends a reading that nobody waits for any more.
   void forget(const std::shared_ptr<Reading>& reading);
 
-  /// Waits for `reading` (or null), then until all have read `telling` (or null), doing meanwhile what the other
-  /// operations need. Throws TransferError.
+  /// Waits for `reading` (or null), then until all have read `telling` (or null), doing meanwhile what the
+  /// other operations need. Throws TransferError.
   void wait(const Reading* reading, const Telling* telling, std::chrono::milliseconds timeout,
             const std::atomic<bool>& aborted);
   void wake() { board_.wake_self(); }
@@ -100,7 +101,7 @@ class Conversation {
   std::vector<uint64_t> pulled_;                                     // posts looked at, by rank
   std::vector<std::unordered_map<int, std::deque<Arrived>>> inbox_;  // by rank, by tag
   std::list<std::shared_ptr<Reading>> readings_;                     // with something missing, oldest first
-  std::deque<std::shared_ptr<Telling>> tellings_;                    // not posted or not read by all, oldest first
+  std::deque<std::shared_ptr<Telling>> tellings_;  // not posted or not read by all, oldest first
   uint64_t posts_ = 0;
 };
 

@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How a wait passes: some looks at the memory, some turns for other threads, then sleep. A sleeper is woken by the
-// first post; it wakes by itself to look whether the others still live.
+// How a wait passes: some looks at the memory, some turns for other threads, then sleep. A sleeper is woken
+// by the first post; it wakes by itself to look whether the others still live.
 constexpr int kLooks = 200, kTurns = 20;
 constexpr microseconds kLongestSleep{50'000};
 
@@ -195,7 +195,8 @@ std::vector<int> Conversation::awaited(const Reading* reading, const Telling* te
   return ranks;
 }
 
-// A process that has ended does nothing any more, but what it had posted counts: the caller looks for that first.
+// A process that has ended does nothing any more, but what it had posted counts: the caller looks for that
+// first.
 void Conversation::require_alive(const std::vector<int>& ranks) {
   for (int rank : ranks) {
     pollfd watch{processes_[static_cast<size_t>(rank)], POLLIN, 0};

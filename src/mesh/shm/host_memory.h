@@ -1,6 +1,6 @@
 #pragma once
-// The shared memory of one rank: blocks of its own, which others may read, and the segments of others that it has
-// mapped so far.
+// The shared memory of one rank: blocks of its own, which others may read, and the segments of others that it
+// has mapped so far.
 
 #include <atomic>
 #include <cstdint>
@@ -29,8 +29,8 @@ class HostMemory {
 
   /// How many ranks use a block.
   using Users = std::atomic<int32_t>;
-  /// A block of zeros for several ranks and its count of them, which each lowers by one when it lets go. This rank
-  /// takes it back some time after it has come to zero.
+  /// A block of zeros for several ranks and its count of them, which each lowers by one when it lets go. This
+  /// rank takes it back some time after it has come to zero.
   std::pair<char*, Users*> lend(size_t bytes, int users);
 
   const SegmentName& first_segment() const { return own_.front().segment.name(); }
@@ -38,8 +38,8 @@ class HostMemory {
   /// Where these bytes are if they lie in shared memory, own or mapped.
   std::optional<Location> locate(const void* address, size_t bytes) const;
 
-  /// The address of somebody's bytes in this process, mapping the segment if need be. Throws Error(Comm) where it is
-  /// gone, or does not hold these bytes.
+  /// The address of somebody's bytes in this process, mapping the segment if need be. Throws Error(Comm)
+  /// where it is gone, or does not hold these bytes.
   char* resolve(const Location& location, size_t bytes);
 
  private:

@@ -61,8 +61,9 @@ Segment Segment::open(const SegmentName& name) {
   const std::string place = "shared memory of process " + std::to_string(name.pid);
   File file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   require(file.get() >= 0, ErrorKind::Comm, place, "cannot open " + path + ": " + system_error(errno),
-          errno == ENOENT ? "that process has ended; see what it printed"
-                          : "if processes may not look at each other here, choose another transport, e.g. gloo");
+          errno == ENOENT
+              ? "that process has ended; see what it printed"
+              : "if processes may not look at each other here, choose another transport, e.g. gloo");
   const struct stat status = status_of(file.get(), place);
   require(status.st_ino == name.inode && status.st_size > 0, ErrorKind::Comm, place,
           path + " is not the memory that was announced", "that process has ended; see what it printed");

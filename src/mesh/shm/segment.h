@@ -1,6 +1,6 @@
 #pragma once
-// Memory that processes of one user on one host map together: a memfd, which has no name, so nothing can be left
-// behind. Others open it through /proc/PID/fd; the kernel lets only the same user do so.
+// Memory that processes of one user on one host map together: a memfd, which has no name, so nothing can be
+// left behind. Others open it through /proc/PID/fd; the kernel lets only the same user do so.
 
 #include <compare>
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace zero::detail::shm {
 
-/// A memfd as other processes of this host find it. The inode guards against a process id that was used again.
+/// A memfd as other processes of this host find it. The inode guards against a process id that was used
+/// again.
 struct SegmentName {
   int32_t pid = 0;
   int32_t fd = -1;
@@ -24,8 +25,8 @@ struct Location {
   auto operator<=>(const Location&) const = default;
 };
 
-/// One mapping of a segment; unmapped when it is destroyed. Pages are huge where the kernel allows it, and come into
-/// being when they are first touched.
+/// One mapping of a segment; unmapped when it is destroyed. Pages are huge where the kernel allows it, and
+/// come into being when they are first touched.
 class Segment {
  public:
   /// Throws Error(Io).

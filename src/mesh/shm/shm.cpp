@@ -22,8 +22,8 @@ std::vector<uint8_t> to_bytes(const shm::SegmentName& name) {
 
 shm::SegmentName from_bytes(const std::vector<uint8_t>& bytes) {
   shm::SegmentName name;
-  require(bytes.size() == sizeof name, ErrorKind::Comm, "shared memory", "rank 0 announced a board of another build",
-          "run the same program on all ranks");
+  require(bytes.size() == sizeof name, ErrorKind::Comm, "shared memory",
+          "rank 0 announced a board of another build", "run the same program on all ranks");
   std::memcpy(&name, bytes.data(), sizeof name);
   return name;
 }
@@ -39,8 +39,8 @@ class ShmTransport final : public Transport {
                                    const std::vector<int>& hosts, const std::string& name) override {
     const int size = static_cast<int>(hosts.size());
     for (int host : hosts)
-      require(host == hosts[0], ErrorKind::Config, "group " + name, "its ranks are on several hosts, which share no memory",
-              "use transport auto or gloo");
+      require(host == hosts[0], ErrorKind::Config, "group " + name,
+              "its ranks are on several hosts, which share no memory", "use transport auto or gloo");
     require(size <= shm::kMostRanks, ErrorKind::Unsupported, "group " + name,
             std::to_string(size) + " ranks share memory, at most " + std::to_string(shm::kMostRanks) + " can",
             "use transport gloo");
