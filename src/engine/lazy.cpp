@@ -53,7 +53,8 @@ void replay(std::span<const at::Tensor> tensors, const std::function<void(size_t
     wanted.storages.insert(tag->id);
     wanted.users[tag->id].push_back(i);
   }
-  for (auto& [unused, wanted] : tapes) {
+  for (const auto& tape : tapes) {
+    const Wanted& wanted = tape.second;
     wanted.tape->replay(wanted.storages, [&](int64_t id, const c10::Storage& values) {
       for (size_t i : wanted.users.at(id)) {
         const at::Tensor& tensor = tensors[i];

@@ -100,7 +100,7 @@ Tape::Entry Tape::make_entry(const c10::OperatorHandle& op, const torch::jit::St
       for (const at::Tensor& tensor : value.toTensorList()) add(tensor);
     } else if (value.isOptionalTensorList()) {
       argument.form = Argument::Form::OptionalList;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
         add(tensor.value_or(at::Tensor()));
     } else {
       continue;
@@ -128,7 +128,7 @@ void Tape::record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
     if (value.isTensorList())
       for (const at::Tensor& tensor : value.toTensorList()) hollow |= hollow_tag(tensor) != nullptr;
     if (value.isOptionalTensorList())
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
         hollow |= tensor.has_value() && hollow_tag(*tensor) != nullptr;
   }
   const bool factory = !has_tensors(stack, base) && returns_tensors(op);
@@ -180,7 +180,7 @@ void Tape::run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack
       value = list;
     } else if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
         list.push_back(tensor.has_value() ? std::optional(meta_like(*tensor)) : std::nullopt);
       value = list;
     } else if (value.isGenerator()) {

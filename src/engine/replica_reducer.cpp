@@ -15,7 +15,7 @@ void ReplicaReducer::start(const at::Tensor& tensor, const std::string& what) {
     start_piece(tensor.narrow(0, begin, std::min(bucket_numel_, tensor.numel() - begin)), what);
 }
 
-void ReplicaReducer::start_piece(at::Tensor tensor, const std::string& what) {
+void ReplicaReducer::start_piece(const at::Tensor& tensor, const std::string& what) {
   const int64_t ranks = replicas_.size();
   if (in_flight_.size() == kInFlight) finish_oldest();
   const int64_t part = (tensor.numel() + ranks - 1) / ranks;

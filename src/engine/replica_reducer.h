@@ -30,7 +30,7 @@ class ReplicaReducer {
     std::string what;
     Work work;
   };
-  void start_piece(at::Tensor tensor, const std::string& what);
+  void start_piece(const at::Tensor& tensor, const std::string& what);
   void finish_oldest();
 
   Group replicas_;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -192,6 +193,7 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
     std::string key = "group/" + name + "/" + std::to_string(members.front());
     try {
       std::vector<int> member_hosts;
+      member_hosts.reserve(members.size());
       for (int member : members) member_hosts.push_back(hosts[static_cast<size_t>(member)]);
       fresh->channel = transport->connect(c10::make_intrusive<c10d::PrefixStore>(key, store), fresh->rank,
                                           member_hosts, name);
@@ -219,6 +221,7 @@ std::vector<int> detail::MeshState::axis_members(std::string_view name) const {
   for (; axes[last].name != name; --last) stride *= axes[last].size;
   int place = rendezvous.rank / stride % axes[last].size;
   std::vector<int> members;
+  members.reserve(static_cast<size_t>(axes[last].size));
   for (int i = 0; i < axes[last].size; ++i) members.push_back(rendezvous.rank + (i - place) * stride);
   return members;
 }
@@ -236,8 +239,8 @@ Mesh Mesh::join(const Rendezvous& rendezvous, const MeshOptions& options) {
   state->axes = resolve_axes(options.axes, rendezvous.size);
   state->device = choose_device(options, rendezvous);
   if (rendezvous.size > 1) connect_world(*state);
-  std::vector<int> all;
-  for (int rank = 0; rank < rendezvous.size; ++rank) all.push_back(rank);
+  std::vector<int> all(static_cast<size_t>(rendezvous.size));
+  std::iota(all.begin(), all.end(), 0);
   state->group("world", all);
   for (const auto& axis : state->axes) state->group(axis.name, state->axis_members(axis.name));
   return Mesh(state);

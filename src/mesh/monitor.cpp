@@ -233,7 +233,7 @@ std::string Monitor::diagnose(const Incident& incident) {
   auto patience = std::max(shared_->period * 5 / 2, milliseconds(500)) + std::chrono::seconds(1);
   shared_->changed.wait_for(lock, patience, [&] { return shared_->explanation.has_value(); });
   if (shared_->explanation) {
-    const std::string explanation = *shared_->explanation;
+    std::string explanation = *shared_->explanation;
     lock.unlock();
     // The store ends with this process: the others, who noticed about now, must still be able to ask it.
     if (shared_->options.keeps_store) std::this_thread::sleep_for(std::chrono::seconds(1));

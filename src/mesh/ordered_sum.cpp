@@ -51,6 +51,7 @@ void sum_range(Sum* out, const std::vector<const In*>& parts, bool accumulate, i
 template <typename Sum, typename In>
 void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
   std::vector<const In*> data;
+  data.reserve(parts.size());
   for (const auto& part : parts) data.push_back(part.const_data_ptr<In>());
   Sum* to = out.mutable_data_ptr<Sum>();
   parallel_over(out, 64 * kBlock,
@@ -90,6 +91,7 @@ void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Ten
   int64_t column = 0;
   for (const ReducePart& part : outs) {
     std::vector<at::Tensor> pieces;
+    pieces.reserve(rows.size());
     for (const at::Tensor& row : rows) pieces.push_back(row.narrow(0, column, part.out.numel()));
     ordered_sum(part.out, pieces, part.accumulate);
     column += part.out.numel();
@@ -110,6 +112,7 @@ std::vector<at::Tensor> equal_parts(const at::Tensor& tensor, int parts) {
   at::NoGradGuard no_grad;
   int64_t each = tensor.numel() / parts;
   std::vector<at::Tensor> pieces;
+  pieces.reserve(static_cast<size_t>(parts));
   for (int part = 0; part < parts; ++part) pieces.push_back(tensor.narrow(0, part * each, each));
   return pieces;
 }

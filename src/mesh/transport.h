@@ -64,6 +64,7 @@ class Channel {
   /// ordered_sum.
   virtual bool sums_in_rank_order() const { return false; }
   /// in [size, n]; outs, n elements together, (+)= sum over ranks of their row for this rank.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): those who do it keep them
   virtual Started reduce_scatter(std::vector<ReducePart>, at::Tensor, int) {
     throw std::logic_error("this channel has no reduce_scatter");
   }

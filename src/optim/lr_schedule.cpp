@@ -66,7 +66,7 @@ void validate(const Spec& spec) {
 
 }  // namespace
 
-LrSchedule::LrSchedule(LrScheduleSpec spec) : spec_(std::move(spec)) {
+LrSchedule::LrSchedule(LrScheduleSpec spec) : spec_(spec) {
   std::visit([](const auto& one) { validate(one); }, spec_);
 }
 

@@ -89,6 +89,7 @@ TorchShardOptimizer::Shard TorchShardOptimizer::make_shard(const TorchOptimizer&
   }
   if (shard.leaves.empty()) return shard;
   std::vector<OptimizerParamGroup> groups;
+  groups.reserve(leaves_of.size());
   for (auto& leaves : leaves_of) groups.emplace_back(std::move(leaves));
   shard.optimizer = build(spec, std::move(groups));
   if (known_state_) {
