@@ -38,7 +38,9 @@ class Gpt2Impl : public torch::nn::Module {
   const Gpt2Shape& shape() const { return shape_; }
 
  private:
+  torch::Tensor hidden(const torch::Tensor& embedded);
   void check_tokens(const torch::Tensor& tokens) const;
+  void require_targets(const torch::Tensor& targets) const;
 
   Gpt2Shape shape_;
   std::shared_ptr<Gpt2EmbeddingImpl> wte_;  // tokens, and the head: [vocab_size, width]

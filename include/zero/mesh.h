@@ -93,6 +93,11 @@ class Group {
   enum class Reduce { Sum, Max };
   Work all_reduce(at::Tensor tensor, Reduce op, std::string_view what) const;
 
+  /// outs, n elements together, (+)= sum over ranks of their in [n], fp32 in rank order; every rank adds up
+  /// everything itself, which is the shortest way for few ranks in shared memory. Throws Usage unless
+  /// shares_memory().
+  Work all_reduce(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const;
+
   /// tensor <- the root's (a group rank) tensor.
   Work broadcast(at::Tensor tensor, int root, std::string_view what) const;
 

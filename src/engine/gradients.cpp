@@ -15,6 +15,9 @@
 namespace zero::detail {
 namespace {
 
+// With more ranks it is faster to add up parts and gather them.
+constexpr int kMostReadersOfAll = 4;
+
 double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
@@ -41,6 +44,8 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
       all_(std::move(all)),
       options_(options),
       replicas_(replica_group_, options.communication_dtype, options.bucket_numel) {
+  sums_whole_ = shard_group_.size() == 1 && replica_group_.shares_memory() &&
+                replica_group_.size() <= kMostReadersOfAll && options_.accumulation_dtype == at::kFloat;
   gradients_.resize(units_.size());
   for (size_t i = 0; i < units_.size(); ++i) {
     const UnitLayout& layout = units_[i].layout;
@@ -49,7 +54,7 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
     if (!layout.trainable) continue;
     gradients_[i].pending.resize(layout.parameters.size());
     const at::TensorOptions values = units_[i].shard.options().dtype(options_.accumulation_dtype);
-    if (options_.placement == Placement::Partial && options_.accumulates && shard_group_.size() > 1) {
+    if (options_.placement == Placement::Partial && options_.accumulates && bucket_group().size() > 1) {
       // The sum of this rank's shard takes the place of its own contribution, which has been packed by then.
       gradients_[i].whole = gradients_[i].local = at::empty({layout.padded_numel}, values);
       gradients_[i].shard =
@@ -102,7 +107,7 @@ void Gradients::send_ready() {
 void Gradients::send(int index) {
   UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
   const bool late = std::exchange(gradient.sent, true);
-  if (shard_group_.size() == 1) return send_whole(index, late);
+  if (bucket_group().size() == 1) return send_whole(index, late);
   if (options_.placement == Placement::Partial && options_.accumulates)
     fold_into_local(gradient, units_[static_cast<size_t>(index)]);
   if (!sends_now()) return;
@@ -202,7 +207,10 @@ void Gradients::flush() {
   if (options_.predivide != 1) bucket.sent.div_(options_.predivide);
   reduce(bucket);
   counters_.buckets++;
-  counters_.reduce_scatter_elements += ranks * bucket.numel;
+  if (sums_whole_)
+    counters_.all_reduce_elements += 2 * bucket.numel;
+  else
+    counters_.reduce_scatter_elements += ranks * bucket.numel;
   in_flight_.push_back(std::move(bucket));
   if (!options_.overlap) {
     settle(in_flight_.front());
@@ -213,9 +221,9 @@ void Gradients::flush() {
 at::Tensor Gradients::take_staging() {
   // Where memory is shared, one more than may be in flight: ranks that are slower may still read the last
   // one.
-  const size_t most = kBucketsInFlight + (shard_group_.shares_memory() ? 1 : 0);
+  const size_t most = kBucketsInFlight + (bucket_group().shares_memory() ? 1 : 0);
   if (staging_.size() + in_flight_.size() < most)
-    return shard_group_.empty(shard_group_.size() * bucket_piece_numel_, options_.communication_dtype);
+    return bucket_group().empty(shard_group_.size() * bucket_piece_numel_, options_.communication_dtype);
   Staging oldest = std::move(staging_.front());
   staging_.pop_front();
   const auto began = std::chrono::steady_clock::now();
@@ -237,7 +245,9 @@ void Gradients::reduce(Bucket& bucket) {
     bucket.sum = at::empty({bucket.numel}, bucket.sent.options().dtype(at::kFloat));
     outs.push_back({bucket.sum, false});
   }
-  bucket.work = shard_group_.reduce_scatter(std::move(outs), bucket.sent.view({-1}), name);
+  const at::Tensor sent = bucket.sent.view({-1});
+  bucket.work = sums_whole_ ? replica_group_.all_reduce(std::move(outs), sent, name)
+                            : shard_group_.reduce_scatter(std::move(outs), sent, name);
 }
 
 // Waits for a bucket's sums, and adds them to the shards where that is not done yet.
@@ -305,7 +315,7 @@ void Gradients::end_backward() {
         replicas_.start(gradients_[static_cast<size_t>(unit)].shard,
                         units_[static_cast<size_t>(unit)].layout.name);
     replicas_.finish();
-    counters_.all_reduce_elements = replicas_.elements();
+    if (!sums_whole_) counters_.all_reduce_elements = replicas_.elements();
   }
   if (!order_agreed_) agree_on_order();
 }

@@ -112,9 +112,13 @@ class Gradients {
   void hold(UnitGradient& gradient);
   void agree_on_order();
 
+  /// The ranks that buckets travel between.
+  const Group& bucket_group() const { return sums_whole_ ? replica_group_ : shard_group_; }
+
   std::vector<Unit>& units_;
   Group shard_group_, replica_group_, all_;
   GradientOptions options_;
+  bool sums_whole_ = false;         // no shards, and replicas add up everything themselves in shared memory
   bool lends_memory_ = false;       // sums have memory from the first gradient of a step to its end only
   int64_t bucket_piece_numel_ = 0;  // capacity of a bucket, elements a rank
   std::vector<UnitGradient> gradients_;

@@ -90,7 +90,7 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   shard_group = blocks.inner;
   replica_group = blocks.outer;
   // No latency to make up for: small buckets stay in the caches and hold less memory.
-  if (shard_group.shares_memory())
+  if (shard_group.shares_memory() || (shard_group.size() == 1 && replica_group.shares_memory()))
     wanted.reduce_bucket_numel = std::min(wanted.reduce_bucket_numel, kSharedBucketNumel);
   wanted.common_parameters = options.share_parameters && shard_group.shares_memory();
   plan = make_plan(model_.spec, wanted, layout, dtype ? &*dtype : nullptr);

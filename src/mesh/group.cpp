@@ -60,6 +60,21 @@ Work start(const std::shared_ptr<GroupState>& group, Issued issued,
       std::make_shared<detail::WorkState>(group, std::move(issued), std::move(transfer), std::move(finish)));
 }
 
+// Outputs of a sum, flattened, and its input with `rows` times their elements.
+void check_parts(const Checker& check, std::vector<ReducePart>& outs, const at::Tensor& in, int rows) {
+  check.tensor(in, "in");
+  int64_t numel = 0;
+  for (ReducePart& part : outs) {
+    check.tensor(part.out, "out");
+    if (part.out.scalar_type() != at::kFloat) check.refuse("out must be fp32");
+    numel += part.out.numel();
+    part.out = flat(part.out);
+  }
+  if (in.scalar_type() != at::kFloat && in.scalar_type() != at::kBFloat16 && in.scalar_type() != at::kHalf)
+    check.refuse(std::string("in is ") + c10::toString(in.scalar_type()) + ", expected fp32, bf16 or fp16");
+  check.numel(in, "in", numel * rows, "out for each of " + std::to_string(rows) + " rows");
+}
+
 Traffic traffic_of(const at::Tensor& full, int64_t times = 1) {
   return {1, times * full.numel(), times * static_cast<int64_t>(full.nbytes())};
 }
@@ -168,17 +183,7 @@ Work Group::reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::
 Work Group::reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const {
   at::NoGradGuard no_grad;
   Checker check{*state_, Operation::ReduceScatter, what};
-  check.tensor(in, "in");
-  int64_t numel = 0;
-  for (ReducePart& part : outs) {
-    check.tensor(part.out, "out");
-    if (part.out.scalar_type() != at::kFloat) check.refuse("out must be fp32");
-    numel += part.out.numel();
-    part.out = flat(part.out);
-  }
-  if (in.scalar_type() != at::kFloat && in.scalar_type() != at::kBFloat16 && in.scalar_type() != at::kHalf)
-    check.refuse(std::string("in is ") + c10::toString(in.scalar_type()) + ", expected fp32, bf16 or fp16");
-  check.numel(in, "in", numel * size(), "out for each of " + std::to_string(size()) + " ranks");
+  check_parts(check, outs, in, size());
   Issued issued = state_->issue(Operation::ReduceScatter, what, in.numel(), traffic_of(in));
   if (in.numel() == 0) return {};
   in = flat(in);
@@ -257,6 +262,17 @@ Work Group::all_reduce(at::Tensor tensor, Reduce op, std::string_view what) cons
   tensor = flat(tensor);
   return tensor.numel() <= kSmallReduce ? reduce_small(state_, issued, tensor, op)
                                         : reduce_large(state_, issued, tensor, op);
+}
+
+Work Group::all_reduce(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const {
+  at::NoGradGuard no_grad;
+  Checker check{*state_, Operation::AllReduce, what};
+  if (!shares_memory()) check.refuse("its ranks do not share memory");
+  check_parts(check, outs, in, 1);
+  Issued issued = state_->issue(Operation::AllReduce, what, in.numel(), traffic_of(in, 2));
+  if (in.numel() == 0) return {};
+  int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
+  return start(state_, issued, [&](auto& channel) { return channel.all_reduce(outs, flat(in), tag); });
 }
 
 Work Group::broadcast(at::Tensor tensor, int root, std::string_view what) const {

@@ -69,6 +69,11 @@ class Channel {
     throw std::logic_error("this channel has no reduce_scatter");
   }
 
+  /// Where the ranks share memory: outs (+)= sum over ranks of their in [n].
+  virtual Started all_reduce(std::vector<ReducePart>, at::Tensor, int) {
+    throw std::logic_error("this channel shares no memory");
+  }
+
   /// What Group::empty and Group::together promise, where the ranks share memory.
   virtual bool shares_memory() const { return false; }
   virtual at::Tensor empty(int64_t, at::ScalarType) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "models/gpt2_block.h"
+#include "models/tied_head.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -42,20 +43,38 @@ Gpt2Impl::Gpt2Impl(const Gpt2Shape& shape) : torch::nn::Module("Gpt2"), shape_(s
 
 torch::Tensor Gpt2Impl::forward(const torch::Tensor& tokens) {
   check_tokens(tokens);
+  return torch::linear(hidden(torch::embedding(wte_->weight, tokens)), wte_->weight);
+}
+
+// What the head reads, from the embedded tokens [batch, sequence, width].
+torch::Tensor Gpt2Impl::hidden(const torch::Tensor& embedded) {
   // Positions are always 0, 1, 2, ...: a slice of the table, broadcast over the batch, instead of a lookup.
-  auto positions = wpe_->weight.slice(/*dim=*/0, 0, tokens.size(1));
-  auto x = torch::dropout(torch::embedding(wte_->weight, tokens) + positions, shape_.dropout, is_training());
+  auto positions = wpe_->weight.slice(/*dim=*/0, 0, embedded.size(1));
+  auto x = torch::dropout(embedded + positions, shape_.dropout, is_training());
   for (const auto& block : *h_) x = block->as<Gpt2BlockImpl>()->forward(x);
-  return torch::linear(ln_f_->forward(x), wte_->weight);
+  return ln_f_->forward(x);
 }
 
 torch::Tensor Gpt2Impl::loss(const torch::Tensor& tokens, const torch::Tensor& targets) {
   require_ids(targets, "targets");
   require(tokens.defined() && tokens.sizes() == targets.sizes(), ErrorKind::Usage, "gpt2 targets",
           "expected the shape of the tokens, got " + sizes_of(targets));
+  if (detail::TiedHead::fits(wte_->weight)) {
+    check_tokens(tokens);
+    require_targets(targets);
+    const detail::TiedHead head(wte_->weight);
+    return head.loss(hidden(head.embed(tokens)).reshape({-1, shape_.width}), targets.reshape({-1}));
+  }
   auto logits = forward(tokens).view({-1, shape_.vocab_size});
   const auto dtype = logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   return torch::nll_loss(torch::log_softmax(logits, /*dim=*/1, dtype), targets.reshape({-1}));
+}
+
+void Gpt2Impl::require_targets(const torch::Tensor& targets) const {
+  const auto outside = (targets < 0).logical_or(targets >= shape_.vocab_size);
+  const auto wrong = outside.logical_and(targets != -100);
+  require(!wrong.any().item<bool>(), ErrorKind::Usage, "gpt2 targets",
+          "a target is outside the vocabulary of " + std::to_string(shape_.vocab_size) + " and not -100");
 }
 
 void Gpt2Impl::check_tokens(const torch::Tensor& tokens) const {

@@ -1,5 +1,4 @@
 // zero eval MODEL --data FILE
-#include <ATen/Parallel.h>
 
 #include <cmath>
 #include <iostream>
@@ -7,6 +6,7 @@
 
 #include "ranks.h"
 #include "verbs.h"
+#include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
 #include "zero/error.h"
 #include "zero/evaluate.h"
@@ -48,7 +48,8 @@ void print(const EvalArguments& arguments, const SavedModel& saved, const EvalRe
 // Each rank has the whole model and its part of the samples.
 int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const Rendezvous& job) {
   const TokenFile file = open_data(arguments, saved);
-  at::set_num_threads(compute_threads_of(saved.config, job.local_size));
+  use_training_allocator();
+  prepare_compute_threads(compute_threads_of(saved.config, job.local_size));
   const Mesh mesh = Mesh::join(job, mesh_options_of(saved.config));
   try {
     Gpt2 model = load_model(saved.checkpoint, shape_of(saved.config), dtype_of(saved.config));

@@ -5,6 +5,7 @@
 
 #include "text.h"
 #include "verbs.h"
+#include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
 #include "zero/error.h"
 #include "zero/load_model.h"

@@ -96,6 +96,15 @@ class ShmChannel final : public Channel {
     return start(conversation_->tell(in, -1, tag), std::move(reading));
   }
 
+  Started all_reduce(std::vector<ReducePart> outs, at::Tensor in, int tag) override {
+    auto reading = read(tag, {in});
+    for (int peer : others())
+      reading->from.push_back({.rank = peer, .message_bytes = in.nbytes(), .offset = 0});
+    reading->own = in;
+    reading->sums = std::move(outs);
+    return start(conversation_->tell(in, -1, tag), std::move(reading));
+  }
+
   Started broadcast(at::Tensor tensor, int root, int tag) override {
     if (rank() == root) return start(conversation_->tell(tensor, -1, tag), nullptr);
     return receive(std::move(tensor), root, tag);
