@@ -31,7 +31,7 @@ class ResidencyPolicy {
   };
   enum class Pass { Train, Evaluate };
 
-  explicit ResidencyPolicy(ResidencyOptions options);
+  explicit ResidencyPolicy(const ResidencyOptions& options);
 
   /// Starts a pass: prefetches its first units. `values_last`: this pass ends without an optimizer step, so
   /// what is resident at its end serves the next one.

@@ -21,7 +21,7 @@ void add_tags(const c10::IValue& value, std::vector<StorageTag*>& tags) {
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorList()) add_tag(tensor, tags);
   } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
       if (tensor.has_value()) add_tag(*tensor, tags);
   }
 }

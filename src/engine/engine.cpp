@@ -115,12 +115,12 @@ ForwardScope::~ForwardScope() {
 }  // namespace detail
 
 Engine::Engine(torch::nn::Module& module, OptimizerSpec optimizer, EngineOptions options, Mesh mesh)
-    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), optimizer, options,
-                                                   std::move(mesh))) {}
+    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), std::move(optimizer),
+                                                   std::move(options), std::move(mesh))) {}
 
 Engine::Engine(torch::jit::Module& module, OptimizerSpec optimizer, EngineOptions options, Mesh mesh)
-    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), optimizer, options,
-                                                   std::move(mesh))) {}
+    : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), std::move(optimizer),
+                                                   std::move(options), std::move(mesh))) {}
 
 Engine::~Engine() = default;
 

@@ -66,6 +66,7 @@ std::vector<std::string> gather_text(const Mesh& mesh, const Group& all, const s
   every = every.cpu();
   sizes = sizes.cpu();
   std::vector<std::string> texts;
+  texts.reserve(static_cast<size_t>(all.size()));
   for (int rank = 0; rank < all.size(); ++rank)
     texts.emplace_back(reinterpret_cast<const char*>(every.data_ptr<uint8_t>()) + rank * longest,
                        static_cast<size_t>(sizes.data_ptr<int64_t>()[rank]));
@@ -124,7 +125,8 @@ Json engine_metadata(EngineState& state, const std::string& metadata) {
 }
 
 // Reads a piece of a stored tensor into `into`, converting where the stored dtype differs.
-void read_into(const CheckpointReader& reader, const std::string& name, int64_t begin, at::Tensor into) {
+void read_into(const CheckpointReader& reader, const std::string& name, int64_t begin,
+               const at::Tensor& into) {
   const StoredTensor& stored = reader.tensors().at(name);
   at::Tensor values = at::empty({into.numel()}, scalar_type_of(stored.dtype));
   reader.read(name, begin, into.numel(), values.mutable_data_ptr());
@@ -186,6 +188,7 @@ std::filesystem::path save(EngineState& state, const std::filesystem::path& dire
     together(model.mesh, model.all, "save", [&] {
       if (model.all.rank() != 0) return;
       std::vector<ShardManifest> every;
+      every.reserve(manifests.size());
       for (const std::string& text : manifests) every.push_back(manifest_from_text(text));
       published = CheckpointWriter::publish(temporary, directory, state.steps, every, about, keep_last);
     });

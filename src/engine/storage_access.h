@@ -5,6 +5,7 @@
 // to the unit or the tape they belong to, without a registry. A storage without data is *unreadable*: whoever
 // asks for its pointer gets an error with a message of ours, never a null pointer.
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
 #include <functional>

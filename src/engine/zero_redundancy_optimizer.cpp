@@ -60,7 +60,8 @@ struct ZeroRedundancyOptimizer::State {
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(const std::vector<at::Tensor>& parameters,
                                                  OptimizerSpec optimizer, ZeroRedundancyOptions options,
                                                  Mesh mesh)
-    : state_(std::make_unique<State>(parameters, optimizer, options, std::move(mesh))) {}
+    : state_(std::make_unique<State>(parameters, std::move(optimizer), std::move(options), std::move(mesh))) {
+}
 
 ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() = default;
 
@@ -84,7 +85,7 @@ StepResult ZeroRedundancyOptimizer::step() {
 
 void ZeroRedundancyOptimizer::zero_grad() {
   for (int i = 0; i < state_->model.parameter_count(); ++i)
-    for (at::Tensor tensor : state_->model.tensors_of(i)) tensor.mutable_grad().reset();
+    for (const at::Tensor& tensor : state_->model.tensors_of(i)) tensor.mutable_grad().reset();
 }
 
 void ZeroRedundancyOptimizer::set_learning_rate(double lr) {

@@ -15,7 +15,7 @@ bool contains(std::span<const int> units, int unit) {
 }
 }  // namespace
 
-ResidencyPolicy::ResidencyPolicy(ResidencyOptions options)
+ResidencyPolicy::ResidencyPolicy(const ResidencyOptions& options)
     : budget_bytes_(options.budget_bytes), prefetch_bytes_(options.prefetch_bytes) {
   require(budget_bytes_ >= 0, ErrorKind::Config, "budget_bytes",
           "expected >= 0, got " + std::to_string(budget_bytes_));

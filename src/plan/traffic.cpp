@@ -80,8 +80,8 @@ class GatherCount {
   }
 
   std::vector<bool> resident() const {
-    std::vector<bool> result;
-    for (int unit = 0; unit < units_; ++unit) result.push_back(policy_.resident(unit));
+    std::vector<bool> result(static_cast<size_t>(units_));
+    for (int unit = 0; unit < units_; ++unit) result[static_cast<size_t>(unit)] = policy_.resident(unit);
     return result;
   }
 

@@ -30,6 +30,7 @@ EvalResult evaluate(const LossFunction& loss, const TokenFile& file, const Evalu
   for (int64_t index = 0; index < batches; ++index) {
     const auto mine = sampler.evaluation_batch(index, mesh.rank(), mesh.size(), options.batch_size);
     std::vector<int64_t> first_tokens;
+    first_tokens.reserve(mine.size() + 1);
     for (const int64_t sample : mine) first_tokens.push_back(sampler.first_token(sample));
     // A rank that has run out still takes part in the others' collectives, with a sample that counts nothing.
     if (mine.empty()) first_tokens.push_back(0);

@@ -63,7 +63,7 @@ void check_nothing_else(const CheckpointReader& reader, const std::string& place
 }
 
 void read_parameter(const CheckpointReader& reader, const std::string& place, const std::string& name,
-                    at::Tensor parameter) {
+                    const at::Tensor& parameter) {
   const std::string stored_name = std::string(kModel) + name;
   const at::ScalarType type = stored_type(reader.tensors().at(stored_name).dtype, place + ": " + name);
   const bool straight = type == parameter.scalar_type() && parameter.is_contiguous();
@@ -75,7 +75,7 @@ void read_parameter(const CheckpointReader& reader, const std::string& place, co
 fs::path newest_of_run(const fs::path& run) {
   const Config config = training::read_config(run);
   const fs::path checkpoints = run / config.checkpoint.directory;
-  const fs::path newest = latest_checkpoint(checkpoints);
+  fs::path newest = latest_checkpoint(checkpoints);
   require(!newest.empty(), ErrorKind::Config, checkpoints.string(), "it holds no checkpoint",
           "train first, with checkpoint.save_at_end or checkpoint.interval_steps");
   return newest;

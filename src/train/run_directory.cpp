@@ -136,8 +136,7 @@ fs::path find_start(const Config& config, const TrainOptions& options) {
     return {};
   }
   const bool newest = options.resume == "auto";
-  const fs::path checkpoint =
-      newest ? latest_checkpoint(paths.checkpoints) : checkpoint_named(options.resume);
+  fs::path checkpoint = newest ? latest_checkpoint(paths.checkpoints) : checkpoint_named(options.resume);
   if (checkpoint.empty()) return {};
   if (!is_of_run(checkpoint, paths)) {
     const std::string run = occupied(config, paths);

@@ -31,7 +31,7 @@ fs::path set_aside(const fs::path& path) {
   if (!fs::exists(fs::symlink_status(path, error))) return {};
   for (int number = 1;; ++number) {
     const std::string stem = path.stem().string() + "-" + std::to_string(number);
-    const fs::path target = path.parent_path() / (stem + path.extension().string());
+    fs::path target = path.parent_path() / (stem + path.extension().string());
     if (fs::exists(fs::symlink_status(target, error))) continue;
     if (std::rename(path.c_str(), target.c_str()) != 0) checkpoint::fail_errno(path, "rename");
     return target;

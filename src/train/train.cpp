@@ -165,6 +165,7 @@ at::Tensor Trainer::micro_batch(int64_t micro) {
                                                   .micro_batches = config_.gradient_accumulation_steps,
                                                   .micro_batch_size = config_.train_micro_batch_size});
   std::vector<int64_t> first_tokens;
+  first_tokens.reserve(samples.size());
   for (const int64_t sample : samples) first_tokens.push_back(sampler_.first_token(sample));
   const training::Batch batch =
       training::read_batch(data_.train, first_tokens, config_.data.sequence_length, mesh_.device());
