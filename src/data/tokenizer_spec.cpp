@@ -1,6 +1,9 @@
 #include "data/tokenizer_spec.h"
 
 #include <optional>
+#include <set>
+#include <string>
+#include <string_view>
 
 #include "data/strict_json.h"
 #include "data/text_reader.h"
@@ -88,16 +91,13 @@ void read_merges_array(const JsonPlace& merges, TokenizerSpec& spec) {
 void read_model(const JsonPlace& model, TokenizerSpec& spec) {
   const JsonPlace type = model["type"];
   if (!type.is_null() && type.string() != "BPE") unsupported(type);
+  // Read elsewhere; a byte-level vocabulary has no unknown text, so the last two say nothing.
+  static const std::set<std::string_view> kHarmless{"type",          "vocab",     "merges",
+                                                    "ignore_merges", "unk_token", "fuse_unk"};
   for (const auto& [key, value] : model.value().items()) {
-    const bool off = value.is_null() || value == false || value == "" || (key == "dropout" && value == 0.0);
-    if (key == "dropout" || key == "continuing_subword_prefix" || key == "end_of_word_suffix" ||
-        key == "byte_fallback") {
-      if (!off) unsupported(model[key]);
-    } else if (key != "type" && key != "vocab" && key != "merges" && key != "ignore_merges" &&
-               key != "unk_token" &&
-               key != "fuse_unk") {  // a byte-level vocabulary has no unknown text: the last two say nothing
-      if (!off) unsupported(model[key]);
-    }
+    const bool empty = value.is_string() && value.get_ref<const std::string&>().empty();
+    const bool off = value.is_null() || value == false || empty || (key == "dropout" && value == 0.0);
+    if (!off && !kHarmless.contains(key)) unsupported(model[key]);
   }
   spec.ignore_merges = model["ignore_merges"].boolean_or(false);
   read_vocab(model["vocab"], spec);
