@@ -39,4 +39,26 @@ void run_stream(const Stream& s, int64_t begin, int64_t end) {
   }
 }
 
+void add_rows(float* __restrict out, const std::vector<const void*>& rows, int64_t n, bool bf16) {
+  const auto widen = [](uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); };
+  const void *const first = rows.front(), *const second = rows.size() > 1 ? rows[1] : nullptr;
+  if (rows.size() == 2 && bf16) {
+    const auto *a = static_cast<const uint16_t*>(first), *b = static_cast<const uint16_t*>(second);
+    for (int64_t i = 0; i < n; ++i) out[i] = widen(a[i]) + widen(b[i]);
+    return;
+  }
+  if (rows.size() == 2) {
+    const auto *a = static_cast<const float*>(first), *b = static_cast<const float*>(second);
+    for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+    return;
+  }
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    for (int64_t i = begin; i < end; ++i) out[i] = 0;
+    for (const void* row : rows)
+      for (int64_t i = begin; i < end; ++i)
+        out[i] += bf16 ? widen(static_cast<const uint16_t*>(row)[i]) : static_cast<const float*>(row)[i];
+  }
+}
+
 }  // namespace zero::bench

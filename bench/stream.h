@@ -3,6 +3,7 @@
 // against.
 
 #include <cstdint>
+#include <vector>
 
 namespace zero::bench {
 
@@ -17,5 +18,8 @@ struct Stream {
 };
 
 void run_stream(const Stream& stream, int64_t begin, int64_t end);
+
+/// out [n] fp32 <- the sum of rows [n], fp32 or bf16: the least that a reduce-scatter does.
+void add_rows(float* out, const std::vector<const void*>& rows, int64_t n, bool bf16);
 
 }  // namespace zero::bench

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "zero/trace.h"
+
 namespace zero {
 
 namespace detail {
@@ -149,6 +151,8 @@ struct MeshOptions {
   // Ranks with different names do not share memory. "": the environment's ZERO_HOST, else what the kernel
   // says.
   std::string host;
+  // Takes down every collective and every wait; the engine adds what it does. Null: nothing is taken down.
+  std::shared_ptr<Trace> trace = {};
 };
 
 /// Rank and size as a launcher's environment gives them.
@@ -205,6 +209,12 @@ class Mesh {
     Group inner, outer;
   };
   Blocks split(std::string_view axis, int inner) const;
+
+  /// Seconds that this rank has been blocked in collectives because others were not there yet. Moving and
+  /// adding up bytes is work and does not count.
+  double waited_s() const;
+  /// What MeshOptions gave; null where nothing is taken down.
+  Trace* trace() const;
 
   /// Tells the other ranks why this one gives up, so that their errors can name it. Never throws.
   void report_failure(std::string_view reason) const noexcept;

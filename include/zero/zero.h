@@ -16,4 +16,6 @@
 #include "zero/sampler.h"
 #include "zero/token_file.h"
 #include "zero/tokenizer.h"
+#include "zero/trace.h"
+#include "zero/trace_file.h"
 #include "zero/zero_redundancy_optimizer.h"

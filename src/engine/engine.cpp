@@ -73,7 +73,9 @@ double EngineState::rate() const {
 }
 
 struct ForwardScope::Guards {
-  InterceptOperators intercept;
+  explicit Guards(EngineState& state) : call(state, Trace::Row::Compute, "forward") {}
+  EngineCall call;
+  std::optional<InterceptOperators> intercept;
   // TorchScript's optimised graphs may run fused kernels that read storages without the dispatcher.
   torch::jit::GraphOptimizerEnabledGuard plain_graphs{false};
   bool evaluates = false;
@@ -82,6 +84,7 @@ struct ForwardScope::Guards {
 ForwardScope::ForwardScope(EngineState& state) : state_(state) {
   state.rethrow_deferred();
   Residency& residency = *state.model.residency;
+  auto guards = std::make_unique<Guards>(state);
   bool evaluates = false;
   if (!residency.in_pass()) {
     evaluates = !c10::GradMode::is_enabled();
@@ -89,8 +92,9 @@ ForwardScope::ForwardScope(EngineState& state) : state_(state) {
     residency.begin_pass(evaluates ? ResidencyPolicy::Pass::Evaluate : ResidencyPolicy::Pass::Train,
                          values_last);
   }
-  guards_ = std::make_unique<Guards>();
-  guards_->evaluates = evaluates;
+  guards->intercept.emplace();
+  guards->evaluates = evaluates;
+  guards_ = std::move(guards);
 }
 
 void ForwardScope::failed(const char* reason) noexcept {
@@ -100,10 +104,9 @@ void ForwardScope::failed(const char* reason) noexcept {
 
 ForwardScope::~ForwardScope() {
   if (!guards_) return;
-  const bool evaluates = guards_->evaluates;
-  guards_.reset();
+  guards_->intercept.reset();
   try {
-    if (evaluates)
+    if (guards_->evaluates)
       state_.model.residency->end_pass();
     else
       state_.model.residency->end_forward();
@@ -134,6 +137,7 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
   detail::EngineState& state = *state_;
   state.rethrow_deferred();
   state.require_step_not_due();
+  const detail::EngineCall call(state, Trace::Row::Compute, "backward");
   for (const at::Tensor& output : outputs)
     require(output.defined() && output.requires_grad(), ErrorKind::Usage, "backward",
             "an output needs no gradient",
@@ -162,6 +166,7 @@ StepResult Engine::step() {
   state.rethrow_deferred();
   if (state.micro_step < state.model.options.accumulation_steps)
     return {.stepped = false, .skipped = false, .lr = state.rate(), .clip = {}};
+  const detail::EngineCall call(state, Trace::Row::Optimizer, "step");
   if (state.model.residency->in_pass()) state.model.residency->end_pass();  // a forward without backward
   const auto& schedule = state.model.options.schedule;
   StepResult result =
@@ -231,7 +236,7 @@ EngineStats Engine::stats() const {
           .all_reduce_elements = gradients.all_reduce_elements,
           .resident_bytes = slabs.resident_bytes,
           .peak_resident_bytes = slabs.peak_resident_bytes,
-          .waited_s = slabs.waited_s + gradients.waited_s};
+          .waited_s = state_->waited_s};
 }
 
 std::vector<std::string> Engine::schedule() const {

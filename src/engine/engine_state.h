@@ -35,8 +35,26 @@ struct EngineState {
   double base_rate;
   int micro_step = 0;  // backwards since the last step
   int64_t steps = 0, skipped_steps = 0;
+  double waited_s = 0;
   std::exception_ptr deferred;
   std::shared_ptr<HookLink> link;
+};
+
+/// One call of the engine's: what it waits for others counts as the engine's, and a trace shows it.
+class EngineCall {
+ public:
+  EngineCall(EngineState& state, Trace::Row row, std::string_view name)
+      : state_(state),
+        waited_before_s_(state.model.mesh.waited_s()),
+        span_(state.model.mesh.trace(), row, name) {}
+  ~EngineCall() { state_.waited_s += state_.model.mesh.waited_s() - waited_before_s_; }
+  EngineCall(const EngineCall&) = delete;
+  EngineCall& operator=(const EngineCall&) = delete;
+
+ private:
+  EngineState& state_;
+  double waited_before_s_;
+  TraceScope span_;
 };
 
 // engine_checkpoint.cpp

@@ -5,7 +5,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "engine/storage_access.h"
@@ -17,10 +16,6 @@ namespace {
 
 // With more ranks it is faster to add up parts and gather them.
 constexpr int kMostReadersOfAll = 4;
-
-double seconds_since(std::chrono::steady_clock::time_point began) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-}
 
 // One flat, dense view or copy of a gradient as autograd gave it.
 at::Tensor flat(const at::Tensor& gradient) {
@@ -226,9 +221,7 @@ at::Tensor Gradients::take_staging() {
     return bucket_group().empty(shard_group_.size() * bucket_piece_numel_, options_.communication_dtype);
   Staging oldest = std::move(staging_.front());
   staging_.pop_front();
-  const auto began = std::chrono::steady_clock::now();
   oldest.work.wait();
-  counters_.waited_s += seconds_since(began);
   return oldest.memory;
 }
 
@@ -252,9 +245,7 @@ void Gradients::reduce(Bucket& bucket) {
 
 // Waits for a bucket's sums, and adds them to the shards where that is not done yet.
 void Gradients::settle(Bucket& bucket) {
-  const auto began = std::chrono::steady_clock::now();
   bucket.work.wait_output();
-  counters_.waited_s += seconds_since(began);
   int64_t column = 0;
   for (const Piece& piece : bucket.pieces) {
     if (bucket.sum.defined()) hold(gradients_[static_cast<size_t>(piece.unit)]);

@@ -31,7 +31,6 @@ struct GradientCounters {
   int64_t buckets = 0;                  // reduce-scatters
   int64_t reduce_scatter_elements = 0;  // full size, padding included
   int64_t all_reduce_elements = 0;      // over replicas, counted twice
-  double waited_s = 0;
 };
 
 class Gradients {

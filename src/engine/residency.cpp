@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
 #include "zero/error.h"
 
@@ -46,18 +46,21 @@ Residency::~Residency() {
 
 void Residency::begin_pass(ResidencyPolicy::Pass pass, bool values_last) {
   const std::lock_guard lock(mutex_);
+  end_span();
   last_needed_ = -1;
   apply(policy_.begin_pass(pass, values_last));
 }
 
 void Residency::end_forward() {
   const std::lock_guard lock(mutex_);
+  end_span();
   last_needed_ = -1;
   apply(policy_.trim());
 }
 
 void Residency::end_pass() {
   const std::lock_guard lock(mutex_);
+  end_span();
   last_needed_ = -1;
   apply(policy_.end_pass());
 }
@@ -65,9 +68,21 @@ void Residency::end_pass() {
 void Residency::need(std::span<const int> units) {
   const std::lock_guard lock(mutex_);
   if (units.size() == 1 && units[0] == last_needed_) return;
+  end_span();
   apply(policy_.touch(units));
   for (int unit : units) finish(unit);
   last_needed_ = units.size() == 1 ? units[0] : -1;
+  if (options_.trace == nullptr || units.empty()) return;
+  computing_ = units.back();
+  computing_since_ = Trace::Clock::now();
+}
+
+// Work belongs to the unit that was needed last.
+void Residency::end_span() {
+  const int unit = std::exchange(computing_, -1);
+  if (unit < 0) return;
+  options_.trace->span(Trace::Row::Compute, units_[static_cast<size_t>(unit)].layout.name, computing_since_,
+                       Trace::Clock::now());
 }
 
 void Residency::apply(const ResidencyPolicy::Actions& actions) {
@@ -93,9 +108,7 @@ void Residency::finish(int index) {
   if (unit.state == SlabState::Resident) return;
   require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
           "waits for an all-gather that was not started");
-  const auto began = std::chrono::steady_clock::now();
   unit.fetch.wait_output();
-  counters_.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   unit.fetch = {};
   unit.move_to(SlabState::Resident);
   unit.expose();

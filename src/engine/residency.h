@@ -18,7 +18,6 @@ struct ResidencyCounters {
   int64_t gathered_elements = 0;  // their full size, padding included
   int64_t resident_bytes = 0;     // slabs with memory beyond what this rank owns, now
   int64_t peak_resident_bytes = 0;
-  double waited_s = 0;  // blocked on all-gathers
 };
 
 class Residency {
@@ -28,6 +27,7 @@ class Residency {
     int64_t prefetch_bytes = 0;
     bool overlap = true;     // false: fetch on demand and wait at once; same results
     bool persistent = true;  // parameters are replicated or in common memory: slabs keep their memory
+    Trace* trace = nullptr;  // gets a compute span for every unit that operators need
   };
   /// `units` outlives the residency. Slabs start Resident (persistent) or Absent.
   Residency(std::vector<Unit>& units, Group shard_group, Options options);
@@ -68,6 +68,7 @@ class Residency {
   void outdate(Unit& unit);
   void copy_to_modify(Unit& unit);
   void account(int64_t bytes);
+  void end_span();
   bool always_resident(const Unit& unit) const {
     return shard_group_.size() == 1 || unit.layout.padded_numel == 0;
   }
@@ -81,6 +82,8 @@ class Residency {
   int64_t pool_bytes_ = 0;
   uint32_t order_hash_ = 0;
   int last_needed_ = -1;
+  int computing_ = -1;  // the unit whose span is open
+  Trace::Clock::time_point computing_since_;
   std::mutex mutex_;
 };
 

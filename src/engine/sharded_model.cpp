@@ -115,7 +115,8 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
       Residency::Options{.budget_bytes = plan.budget_bytes,
                          .prefetch_bytes = options.prefetch_bytes,
                          .overlap = options.overlap,
-                         .persistent = plan.placements.parameter != Placement::Shard});
+                         .persistent = plan.placements.parameter != Placement::Shard,
+                         .trace = this->mesh.trace()});
 }
 
 // Shards, and full slabs where parameters are replicated; zeros, so that padding is zero for good.
@@ -254,6 +255,7 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
   const uint32_t order =
       residency->take_order_hash() & 0xFFFFF;  // so small that its square times the ranks is exact
 
+  TraceScope norm(mesh.trace(), Trace::Row::Optimizer, "gradient norm");
   // One small all-reduce carries all that ranks must agree on before a step.
   at::Tensor agreed = at::zeros({3 + parameter_count()}, at::kDouble);
   double* values = agreed.data_ptr<double>();
@@ -269,10 +271,12 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
           "ranks gathered units in different orders in this step",
           "make all ranks run the same submodules, or gather those that differ with a GatherScope");
 
+  norm.done();
   StepResult result{
       .stepped = true, .skipped = false, .lr = lr, .clip = clip_result(values[0], options.gradient_clipping)};
   for (size_t i = 0; i < names_.size(); ++i) used_everywhere[i] = values[3 + i] > 0;
   if (std::isfinite(values[0])) {
+    const TraceScope update(mesh.trace(), Trace::Row::Optimizer, "update");
     optimizer->step({.gradient_scale = scale * result.clip.coefficient,
                      .lr = lr,
                      .used = used_everywhere,

@@ -1,5 +1,8 @@
 #include "mesh/group_state.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -37,10 +40,22 @@ std::unique_ptr<Transfer> GroupState::begin(const Issued& issued,
   return transfer;
 }
 
+// Counts as waiting only what the channel did not spend on moving and adding up.
+void GroupState::wait_for(const Issued& issued, Transfer& transfer, bool output_only) {
+  const double worked_s = channel->worked_s();
+  const auto began = Trace::Clock::now();
+  output_only ? transfer.wait_output(timeout) : transfer.wait(timeout);
+  const auto ended = Trace::Clock::now();
+  const double took_s = std::chrono::duration<double>(ended - began).count();
+  activity->waited_s += std::max(0.0, took_s - (channel->worked_s() - worked_s));
+  if (activity->trace)
+    activity->trace->span(Trace::Row::Wait, issued.operation + " " + issued.what, began, ended);
+}
+
 void GroupState::complete(const Issued& issued, Transfer& transfer, bool output_only) {
   try {
     if (!monitor->begin_wait(&transfer)) transfer.abort();
-    output_only ? transfer.wait_output(timeout) : transfer.wait(timeout);
+    wait_for(issued, transfer, output_only);
     monitor->end_wait();
   } catch (const TransferError& error) {
     monitor->end_wait();
@@ -107,10 +122,21 @@ void WorkState::run(const std::function<void()>& body) {
   }
 }
 
+// From its start to where this rank saw its outputs.
+void WorkState::take_down() {
+  Trace* trace = group_->activity->trace.get();
+  if (trace == nullptr) return;
+  trace->span(Trace::Row::Collective, issued_.operation + " " + issued_.what, begun_, Trace::Clock::now(),
+              issued_.numel);
+}
+
 void WorkState::wait_output() {
   if (!transfer_ || finish_ || !transfer_->output_comes_first()) return wait();
   run([&] {
-    if (!output_ready_) group_->complete(issued_, *transfer_, true);
+    if (!output_ready_) {
+      group_->complete(issued_, *transfer_, true);
+      take_down();
+    }
     output_ready_ = true;
   });
 }
@@ -119,9 +145,9 @@ void WorkState::wait() {
   run([&] {
     if (transfer_) group_->complete(issued_, *transfer_);
     transfer_.reset();
-    output_ready_ = true;
     if (finish_) finish_();
     finish_ = nullptr;
+    if (!std::exchange(output_ready_, true)) take_down();
   });
 }
 

@@ -13,6 +13,12 @@
 
 namespace zero::detail {
 
+/// What all groups of a mesh add to.
+struct Activity {
+  std::shared_ptr<Trace> trace;  // may be null
+  double waited_s = 0;
+};
+
 struct GroupState {
   // Constant after construction.
   std::string name;
@@ -24,6 +30,7 @@ struct GroupState {
   std::shared_ptr<Monitor> monitor;      // null in a world of one
   std::unique_ptr<Channel> channel;      // null in a group of one
   int monitor_slot = 0;
+  std::shared_ptr<Activity> activity;
 
   // Changed by the one thread that issues and waits.
   uint64_t sequence = 0;
@@ -50,6 +57,7 @@ struct GroupState {
   void abandon(const Issued& issued, std::unique_ptr<Transfer> transfer);
 
  private:
+  void wait_for(const Issued& issued, Transfer& transfer, bool output_only);
   [[noreturn]] void fail_with(const Issued& issued, const TransferError& error);
   void finish_abandoned(uint64_t before);
 };
@@ -68,9 +76,11 @@ class WorkState {
 
  private:
   void run(const std::function<void()>& body);
+  void take_down();
 
   std::shared_ptr<GroupState> group_;
   Issued issued_;
+  Trace::Clock::time_point begun_ = Trace::Clock::now();
   std::unique_ptr<Transfer> transfer_;
   std::function<void()> finish_;  // what is left to do once the bytes are there; may be empty
   bool output_ready_ = false;

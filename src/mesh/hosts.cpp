@@ -85,6 +85,10 @@ class MixedChannel final : public Channel {
                           : across_->receive(std::move(tensor), from, tag);
   }
 
+  double worked_s() const override {
+    return (inside_ ? inside_->worked_s() : 0) + (across_ ? across_->worked_s() : 0);
+  }
+
  private:
   int ranks() const { return static_cast<int>(place_inside_.size()); }
   at::Tensor part(const at::Tensor& tensor, int rank) const {

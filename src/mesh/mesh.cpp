@@ -32,6 +32,7 @@ struct detail::MeshState {
   c10::intrusive_ptr<c10d::Store> store;  // keys of this mesh; null in a world of one
   std::shared_ptr<Monitor> monitor;
   std::shared_ptr<Transport> transport;
+  std::shared_ptr<Activity> activity = std::make_shared<Activity>();
   std::map<std::string, std::shared_ptr<GroupState>> groups;  // by name
 
   /// The group of that name; connected to its members, who all call this, where it is new.
@@ -186,6 +187,7 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
   fresh->timeout = options.timeout;
   fresh->transport = transport;
   fresh->monitor = monitor;
+  fresh->activity = activity;
   if (monitor) fresh->monitor_slot = monitor->add_group(name);
   if (members.size() > 1) {
     SigpipeBlock block;
@@ -236,6 +238,7 @@ Mesh Mesh::join(const Rendezvous& rendezvous, const MeshOptions& options) {
   auto state = std::make_shared<MeshState>();
   state->rendezvous = rendezvous;
   state->options = options;
+  state->activity->trace = options.trace;
   state->axes = resolve_axes(options.axes, rendezvous.size);
   state->device = choose_device(options, rendezvous);
   if (rendezvous.size > 1) connect_world(*state);
@@ -269,6 +272,9 @@ Mesh::Blocks Mesh::split(std::string_view name, int inner) const {
   return {Group(state_->group(axis.name + ".inner" + size, block)),
           Group(state_->group(axis.name + ".outer" + size, across))};
 }
+
+double Mesh::waited_s() const { return state_->activity->waited_s; }
+Trace* Mesh::trace() const { return state_->activity->trace.get(); }
 
 void Mesh::report_failure(std::string_view reason) const noexcept {
   if (state_->monitor) state_->monitor->report(std::string(reason));

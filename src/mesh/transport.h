@@ -74,6 +74,9 @@ class Channel {
     throw std::logic_error("this channel shares no memory");
   }
 
+  /// Seconds that its operations have spent inside waits on moving and adding up bytes.
+  virtual double worked_s() const { return 0; }
+
   /// What Group::empty and Group::together promise, where the ranks share memory.
   virtual bool shares_memory() const { return false; }
   virtual at::Tensor empty(int64_t, at::ScalarType) {

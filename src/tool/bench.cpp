@@ -20,6 +20,7 @@
 #include "zero/engine.h"
 #include "zero/error.h"
 #include "zero/lazy.h"
+#include "zero/trace_file.h"
 
 namespace zero::tool {
 namespace {
@@ -28,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 using nlohmann::ordered_json;
 
 struct BenchArguments {
-  std::string model = "gpt2", dtype = "bf16", backend = "auto";
+  std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
   bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false;
@@ -120,7 +121,8 @@ class Trained {
 
 struct Timings {
   std::vector<double> seconds, losses;
-  double pss_mib = 0, waited_s = 0, other_cpu = 0;
+  double pss_mib = 0, other_cpu = 0;
+  double first_step_at = 0;  // Unix time of its end
 };
 
 std::vector<Micro> draw(const BenchArguments& arguments, int64_t vocabulary, at::Generator& generator) {
@@ -155,6 +157,9 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vo
     world.barrier("end");
     timings.seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count());
     timings.losses.push_back(loss);
+    if (i == 0)
+      timings.first_step_at =
+          std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }
   at::Tensor own = at::tensor(cpu_seconds() - cpu, at::kDouble).view({1});
@@ -217,6 +222,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
                          {"pss_mib", pss},
                          {"base_rss_mib", base},
                          {"other_cpu", rounded(timings.other_cpu, 2)},
+                         {"first_step_at", rounded(timings.first_step_at, 3)},
                          {"loss_first", rounded(losses.front(), 5)},
                          {"loss", rounded(losses.back(), 5)}};
   if (engine != nullptr)
@@ -236,6 +242,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
   if (!arguments.plain_allocator) use_training_allocator();
   MeshOptions options;
   options.transport = arguments.backend;
+  if (!arguments.trace.empty()) options.trace = std::make_shared<Trace>();
   const Mesh mesh = Mesh::join(job, options);
   try {
     const double base_mib = mebibytes("/proc/self/status", "VmRSS:");
@@ -253,6 +260,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
                                          [&](const auto& micros) { return trained.step(micros); });
       report(arguments, mesh, model, timings, base_mib, &trained.engine());
     }
+    if (!arguments.trace.empty()) write_trace(mesh, arguments.trace);
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());
     throw;
@@ -305,6 +313,7 @@ int run_bench(int argc, char** argv) {
   step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
   step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");
+  step->add_option("--trace", arguments.trace, "write a timeline of all ranks to this file");
   step->add_flag("--json", arguments.json, "one line of JSON");
   if (!parse(app, argc, argv)) return 0;
   require(arguments.warmup < arguments.steps, ErrorKind::Config, "--warmup",

@@ -8,12 +8,13 @@
 #include "verbs.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
+#include "zero/trace_file.h"
 
 namespace zero::tool {
 namespace {
 
 struct TrainArguments {
-  std::string config, run_directory, resume;
+  std::string config, run_directory, resume, trace;
   std::vector<std::string> overrides;
   int ranks = 0;
   bool overwrite = false;
@@ -41,14 +42,17 @@ void conclude(const TrainResult& result) {
   std::cout.flush();
 }
 
-int train_here(const Config& config, const Rendezvous& job, TrainOptions options) {
+int train_here(const Config& config, const Rendezvous& job, TrainOptions options, const std::string& trace) {
   watch_stop_signals();
   use_training_allocator();
   prepare_compute_threads(compute_threads_of(config, job.local_size));
-  const Mesh mesh = Mesh::join(job, mesh_options_of(config));
+  MeshOptions mesh_options = mesh_options_of(config);
+  if (!trace.empty()) mesh_options.trace = std::make_shared<Trace>();
+  const Mesh mesh = Mesh::join(job, mesh_options);
   options.stop_signal = stop_signal;
   options.progress = stdout;
   const TrainResult result = train(config, mesh, options);
+  if (!trace.empty()) write_trace(mesh, trace);
   if (mesh.rank() == 0) conclude(result);
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
@@ -71,6 +75,8 @@ int run_train(int argc, char** argv) {
                  "go on from a checkpoint: its directory, or auto: the run's newest, if it has one");
   app.add_flag("--overwrite", arguments.overwrite,
                "start anew in a run directory that is in use; its files get other names");
+  app.add_option("--trace", arguments.trace,
+                 "write what each rank did when to this file; ui.perfetto.dev opens it");
   if (!parse(app, argc, argv)) return 0;
 
   const Ranks ranks = ranks_of(arguments.ranks);
@@ -84,7 +90,7 @@ int run_train(int argc, char** argv) {
     mesh_options_of(config);
     check_run(config, ranks.ranks, options);
   }
-  if (!ranks.starts) return train_here(config, ranks.job, options);
+  if (!ranks.starts) return train_here(config, ranks.job, options, arguments.trace);
   // Told to stop, the ranks finish their step and save; whoever will not wait sends the signal again.
   const auto grace = mesh_options_of(config).timeout;
   return launch_self(ranks.ranks, argc, argv, grace);

@@ -61,14 +61,18 @@ void together(const Mesh& mesh, std::string_view what, const std::function<void(
 }
 
 std::string text_of_rank0(const Mesh& mesh, const std::string& text, std::string_view what) {
+  return text_of_rank(mesh, 0, text, what);
+}
+
+std::string text_of_rank(const Mesh& mesh, int root, const std::string& text, std::string_view what) {
   at::Tensor size = at::tensor({static_cast<int64_t>(text.size())}, at::kLong).to(mesh.device());
-  mesh.world().broadcast(size, 0, what).wait();
+  mesh.world().broadcast(size, root, what).wait();
   const auto bytes = size.item<int64_t>();
   if (bytes == 0) return {};
   at::Tensor data = at::zeros({bytes}, at::kByte);
-  if (mesh.rank() == 0) std::memcpy(data.mutable_data_ptr(), text.data(), text.size());
+  if (mesh.rank() == root) std::memcpy(data.mutable_data_ptr(), text.data(), text.size());
   data = data.to(mesh.device());
-  mesh.world().broadcast(data, 0, what).wait();
+  mesh.world().broadcast(data, root, what).wait();
   data = data.cpu();
   return {static_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(bytes)};
 }

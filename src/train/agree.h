@@ -14,7 +14,9 @@ namespace zero::training {
 /// rank's, marked with its number. Collective over the mesh. `phase` itself sends nothing.
 void together(const Mesh& mesh, std::string_view what, const std::function<void()>& phase);
 
-/// Rank 0's text on every rank. Collective.
+/// Rank `root`'s text on every rank. Collective.
+std::string text_of_rank(const Mesh& mesh, int root, const std::string& text, std::string_view what);
+/// Rank 0's.
 std::string text_of_rank0(const Mesh& mesh, const std::string& text, std::string_view what);
 
 /// Throws Config on every rank, naming one that differs, unless all give the same text. Collective.

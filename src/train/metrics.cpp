@@ -37,6 +37,7 @@ std::string metrics_line(const StepReport& report) {
                      {"tokens_per_s", report.tokens_per_s},
                      {"step_s", report.step_s},
                      {"waited_s", report.waited_s},
+                     {"waited_share", report.step_s > 0 ? report.waited_s / report.step_s : 0},
                      {"resident_bytes", report.resident_bytes},
                      {"peak_resident_bytes", report.peak_resident_bytes},
                      {"slab_bytes", report.slab_bytes},

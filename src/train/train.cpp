@@ -191,7 +191,7 @@ void Trainer::share(const at::Tensor& loss_sum, StepReport& report) {
 
 StepReport Trainer::step() {
   const auto begin = Clock::now();
-  const double waited = engine_.stats().waited_s;
+  const double waited_s = mesh_.waited_s();
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(mesh_.device()));
   for (int64_t micro = 0; micro < config_.gradient_accumulation_steps; ++micro)
     loss_sum += micro_batch(micro);
@@ -211,7 +211,7 @@ StepReport Trainer::step() {
   report.tokens = result_.tokens;
   report.step_s = seconds_since(begin);
   report.tokens_per_s = static_cast<double>(tokens) / std::max(report.step_s, 1e-9);
-  report.waited_s = stats.waited_s - waited;
+  report.waited_s = mesh_.waited_s() - waited_s;
   report.resident_bytes = memory.resident_bytes;
   report.peak_resident_bytes = memory.peak_resident_bytes;
   report.slab_bytes = stats.resident_bytes;

@@ -124,6 +124,8 @@ class ShmChannel final : public Channel {
     return start(nullptr, std::move(reading));
   }
 
+  double worked_s() const override { return conversation_->worked_s(); }
+
   bool shares_memory() const override { return true; }
 
   at::Tensor empty(int64_t numel, at::ScalarType dtype) override {

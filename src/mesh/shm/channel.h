@@ -72,6 +72,8 @@ class Conversation {
   void wait(const Reading* reading, const Telling* telling, std::chrono::milliseconds timeout,
             const std::atomic<bool>& aborted);
   void wake() { board_.wake_self(); }
+  /// Seconds spent on moving and adding up bytes inside wait().
+  double worked_s();
 
   const std::shared_ptr<HostMemory>& memory() const { return memory_; }
   int rank() const { return rank_; }
@@ -103,6 +105,7 @@ class Conversation {
   std::list<std::shared_ptr<Reading>> readings_;                     // with something missing, oldest first
   std::deque<std::shared_ptr<Telling>> tellings_;  // not posted or not read by all, oldest first
   uint64_t posts_ = 0;
+  double worked_s_ = 0;
 };
 
 std::unique_ptr<Channel> make_channel(std::shared_ptr<HostMemory> memory, Board board, int rank, int ranks);

@@ -53,6 +53,11 @@ Conversation::~Conversation() {
     if (telling->copy != nullptr) memory_->release(telling->copy);
 }
 
+double Conversation::worked_s() {
+  const std::lock_guard lock(mutex_);
+  return worked_s_;
+}
+
 std::shared_ptr<Telling> Conversation::tell(const at::Tensor& bytes, int to, int tag) {
   auto telling = std::make_shared<Telling>();
   Message& message = telling->message;
@@ -143,7 +148,11 @@ void Conversation::take(Reading& reading, Reading::From& from, const Arrived& ar
   reading.missing--;
   if (from.copy_to == nullptr) return;
   // What both ranks own together is where it belongs.
-  if (from.copy_to != from.data) std::memcpy(from.copy_to, from.data, from.copy_bytes);
+  if (from.copy_to != from.data) {
+    const auto began = Clock::now();
+    std::memcpy(from.copy_to, from.data, from.copy_bytes);
+    worked_s_ += std::chrono::duration<double>(Clock::now() - began).count();
+  }
   board_.mark_read(from.rank, from.number);
 }
 
@@ -152,7 +161,9 @@ void Conversation::add_up(Reading& reading) {
   for (const Reading::From& from : reading.from)
     rows[static_cast<size_t>(from.rank)] =
         at::from_blob(const_cast<char*>(from.data), {reading.own.numel()}, reading.own.options());
+  const auto began = Clock::now();
   ordered_sums(reading.sums, rows);
+  worked_s_ += std::chrono::duration<double>(Clock::now() - began).count();
   reading.sums.clear();
   for (const Reading::From& from : reading.from) board_.mark_read(from.rank, from.number);
 }

@@ -1,0 +1,118 @@
+"""Times whole training steps of ours and of the peers, in alternation: all cases once, then all again, so that what the machine does
+meanwhile hits them alike.
+
+usage: steps.py --zero PROGRAM [--peers VENV] [--set NAME,...] [--repeats N] [--out DIR] [--only WORD,...]
+
+Writes DIR/steps-SET.json: machine, date, command, and every run's record with the case it belongs to.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+import machine
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# A set is one piece of work that every case does.
+SETS = {
+    "gpt2-bf16": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "2"],
+    "gpt2-fp32": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "2"],
+    "gpt2-medium-bf16": ["--model", "gpt2-medium", "--dtype", "bf16", "--ranks", "2"],
+    "gpt2-bf16-4-ranks": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "4", "--threads", "1"],
+    "gpt2-bf16-1-rank": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "1", "--threads", "2"],
+    "tiny": ["--model", "tiny", "--dtype", "bf16", "--ranks", "2"],
+}
+
+# Peers' allocator settings that spare them the page faults of every step.
+TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 35), "MALLOC_TOP_PAD_": str(1 << 28)}
+
+PEERS = {
+    "DDP": "ddp.py --mode ddp",
+    "DDP + ZeroRedundancyOptimizer": "ddp.py --mode zero1",
+    "FSDP2 no reshard": "fsdp2.py --mode zero2",
+    "FSDP2 reshard": "fsdp2.py --mode zero3",
+    "DeepSpeed ZeRO-1": "deepspeed_zero.py --mode zero1",
+    "DeepSpeed ZeRO-2": "deepspeed_zero.py --mode zero2",
+    "DeepSpeed ZeRO-3": "deepspeed_zero.py --mode zero3",
+    "PyTorch forward + backward": "ddp.py --mode alone",
+}
+TUNED_PEERS = ["DDP", "FSDP2 reshard", "DeepSpeed ZeRO-3", "PyTorch forward + backward"]
+
+
+def cases(arguments):
+    """name -> (command, environment)"""
+    result = {}
+    if arguments.peers:
+        python = os.path.join(arguments.peers, "bin", "python")
+        for name, driver in PEERS.items():
+            file, *mode = driver.split()
+            command = [python, os.path.join(HERE, "peers", file), *mode]
+            result[name] = (command, {})
+            if name in TUNED_PEERS:
+                result[name + ", tuned"] = (command, TUNED)
+    for name, option in (("plain ", ["--plain"]), ("", [])):
+        result[f"zero.cpp {name}forward + backward"] = ([arguments.zero, "bench", "step", "--json", "--alone", *option], {})
+        for stage in range(4):
+            command = [arguments.zero, "bench", "step", "--json", "--stage", str(stage), *option]
+            result[f"zero.cpp {name}stage {stage}"] = (command, {})
+    words = arguments.only.split(",") if arguments.only else [""]
+    return {name: case for name, case in result.items() if any(word in name for word in words)}
+
+
+def run(command, extra_environment, limit_s):
+    """The record that a command prints, with the seconds from its start to the end of the first step; or None and the reason."""
+    began = time.time()
+    try:
+        done = subprocess.run(command, env={**os.environ, **extra_environment}, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return None, f"took longer than {limit_s} s"
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        return None, said[-1][:300] if said else f"ended with {done.returncode}"
+    record = json.loads(lines[-1])
+    record["start_s"] = round(record.pop("first_step_at") - began, 3)
+    return record, ""
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="steps.py")
+    parser.add_argument("--zero", required=True)
+    parser.add_argument("--peers", default="")
+    parser.add_argument("--set", default="gpt2-bf16", help="of " + ", ".join(SETS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--limit-s", type=int, default=300)
+    parser.add_argument("--out", default=os.path.join(HERE, "results"))
+    parser.add_argument("--only", default="", help="cases whose name contains one of these words")
+    parser.add_argument("--said", default=" ".join(sys.argv), help="the command to record")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.set.split(",") if name not in SETS]
+    if unknown:
+        parser.error(f"unknown set {unknown[0]}; there are {', '.join(SETS)}")
+    failed = False
+    for name in arguments.set.split(","):
+        work = [*SETS[name], "--batch", "1", "--seq", "256", "--steps", str(arguments.steps)]
+        runs = []
+        path = os.path.join(arguments.out, f"steps-{name}.json")
+        for repeat in range(arguments.repeats):
+            for case, (command, extra) in cases(arguments).items():
+                machine.wait_until_quiet()
+                record, problem = run([*command, *work], extra, arguments.limit_s)
+                if record is None:
+                    failed = True
+                    print(f"{name} {repeat + 1}/{arguments.repeats} {case}: FAILED, {problem}", file=sys.stderr, flush=True)
+                    continue
+                runs.append({"case": case, "repeat": repeat, **record})
+                print(f"{name} {repeat + 1}/{arguments.repeats} {case}: {record['step_s']} s a step, "
+                      f"{max(record['peak_rss_mib'])} MiB", file=sys.stderr, flush=True)
+            # After every round: what was measured stays when the rest is interrupted.
+            machine.save(path, arguments.said, {"set": name, "work": " ".join(work), "repeats": repeat + 1, "runs": runs})
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
