@@ -17,6 +17,7 @@
 #include <iostream>
 
 #include "stream.h"
+#include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/mesh.h"
 

@@ -1,7 +1,7 @@
 """Times whole training steps of ours and of the peers, in alternation: all cases once, then all again, so that what the machine does
 meanwhile hits them alike.
 
-usage: steps.py --zero PROGRAM [--peers VENV] [--set NAME,...] [--repeats N] [--out DIR] [--only WORD,...]
+usage: steps.py --zero PROGRAM [--peers VENV] [--set NAME,...] [--repeats N] [--more] [--out DIR] [--only WORD,...]
 
 Writes DIR/steps-SET.json: machine, date, command, and every run's record with the case it belongs to.
 """
@@ -39,7 +39,7 @@ PEERS = {
     "DeepSpeed ZeRO-3": "deepspeed_zero.py --mode zero3",
     "PyTorch forward + backward": "ddp.py --mode alone",
 }
-TUNED_PEERS = ["DDP", "FSDP2 reshard", "DeepSpeed ZeRO-3", "PyTorch forward + backward"]
+TUNED_PEERS = ["DDP", "FSDP2 reshard", "DeepSpeed ZeRO-3"]
 
 
 def cases(arguments):
@@ -78,6 +78,17 @@ def run(command, extra_environment, limit_s):
     return record, ""
 
 
+def earlier(path, work):
+    """The runs of rounds before this call. Only figures of one machine and one piece of work belong together."""
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        found = json.load(file)
+    if found["work"] != work or found["machine"] != machine.describe():
+        sys.exit(f"steps.py: {path} is of other work or of another machine; leave --more out to replace it")
+    return found["runs"]
+
+
 def main():
     parser = argparse.ArgumentParser(prog="steps.py")
     parser.add_argument("--zero", required=True)
@@ -85,6 +96,7 @@ def main():
     parser.add_argument("--set", default="gpt2-bf16", help="of " + ", ".join(SETS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--more", action="store_true", help="add rounds to those that the file holds")
     parser.add_argument("--limit-s", type=int, default=300)
     parser.add_argument("--out", default=os.path.join(HERE, "results"))
     parser.add_argument("--only", default="", help="cases whose name contains one of these words")
@@ -96,18 +108,19 @@ def main():
     failed = False
     for name in arguments.set.split(","):
         work = [*SETS[name], "--batch", "1", "--seq", "256", "--steps", str(arguments.steps)]
-        runs = []
         path = os.path.join(arguments.out, f"steps-{name}.json")
-        for repeat in range(arguments.repeats):
+        runs = earlier(path, " ".join(work)) if arguments.more else []
+        first = 1 + max((run["repeat"] for run in runs), default=-1)
+        for repeat in range(first, first + arguments.repeats):
             for case, (command, extra) in cases(arguments).items():
                 machine.wait_until_quiet()
                 record, problem = run([*command, *work], extra, arguments.limit_s)
                 if record is None:
                     failed = True
-                    print(f"{name} {repeat + 1}/{arguments.repeats} {case}: FAILED, {problem}", file=sys.stderr, flush=True)
+                    print(f"{name} round {repeat + 1}, {case}: FAILED, {problem}", file=sys.stderr, flush=True)
                     continue
                 runs.append({"case": case, "repeat": repeat, **record})
-                print(f"{name} {repeat + 1}/{arguments.repeats} {case}: {record['step_s']} s a step, "
+                print(f"{name} round {repeat + 1}, {case}: {record['step_s']} s a step, "
                       f"{max(record['peak_rss_mib'])} MiB", file=sys.stderr, flush=True)
             # After every round: what was measured stays when the rest is interrupted.
             machine.save(path, arguments.said, {"set": name, "work": " ".join(work), "repeats": repeat + 1, "runs": runs})

@@ -47,6 +47,20 @@ TEST(BlockMap, TakesGivesAndMerges) {
   EXPECT_THROW(map.give(64), Error);
 }
 
+TEST(BlockMap, LargeBlocksTakeTheSmallestGapThatFits) {
+  constexpr size_t kLarge = BlockMap::kLarge;
+  BlockMap map(16 * kLarge);
+  const size_t first = map.take(4 * kLarge).value(), wall = map.take(kLarge).value();
+  const size_t second = map.take(2 * kLarge).value();
+  map.take(kLarge).value();
+  map.give(first);
+  map.give(second);
+  EXPECT_EQ(map.take(2 * kLarge), second);  // the gap of 4 comes first, and stays whole
+  EXPECT_EQ(map.take(kLarge / 2), first);   // a small block takes the first
+  map.give(wall);
+  EXPECT_EQ(map.take(4 * kLarge), first + kLarge / 2);
+}
+
 TEST(BlockMap, NeverHandsOutTheSameBytesTwice) {
   std::mt19937 random(7);
   BlockMap map(1 << 20);

@@ -151,6 +151,7 @@ struct ParallelConfig {
   double timeout_s = 600;     // a collective or rendezvous that takes longer is an error
   Backend backend = Backend::Auto;
   int threads_per_rank = 0;  // compute threads; 0: cores / local ranks
+  bool bind_cores = false;   // keep each rank on its part of the host's cores
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -16,7 +16,7 @@ struct CpuAllocatorStats {
 };
 
 /// Makes LibTorch take the memory of CPU tensors of 32 KiB and more from one range of addresses with huge
-/// pages, the lowest gap that fits first; smaller ones stay with the C library. Freed memory is used again,
+/// pages, in gaps that others left; smaller ones stay with the C library. Freed memory is used again,
 /// and given back to the kernel only when no tensor is left in it. For the life of the process; calling it
 /// again does nothing. Tensors made before keep their memory. Thread safe once it has returned. Throws
 /// Error(Io) where the kernel refuses the range (twice the physical memory, of which only what is touched
@@ -29,9 +29,5 @@ CpuAllocatorStats cpu_allocator_stats();
 /// True where a tensor that is freed and made again costs no page faults: on CUDA, and after
 /// use_training_allocator().
 bool keeps_freed_memory(c10::Device device);
-
-/// Sets the number of compute threads and lets each of them treat denormal numbers as zero: they cost a
-/// hundred times a normal one's time, and vanish in sums anyway. For the calling thread and the pool it uses.
-void prepare_compute_threads(int threads);
 
 }  // namespace zero

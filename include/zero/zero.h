@@ -2,6 +2,7 @@
 // Everything, for programs that do not mind. Each header stands alone.
 
 #include "zero/checkpoint.h"
+#include "zero/compute_threads.h"
 #include "zero/config.h"
 #include "zero/engine.h"
 #include "zero/error.h"

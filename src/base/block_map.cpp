@@ -18,17 +18,21 @@ BlockMap::BlockMap(size_t bytes) {
 
 std::optional<size_t> BlockMap::take(size_t bytes, size_t alignment) {
   const size_t wanted = round_up(std::max<size_t>(bytes, 1), kGrain);
+  auto chosen = free_.end();
   for (auto gap = free_.begin(); gap != free_.end(); ++gap) {
     const auto [begin, size] = *gap;
-    const size_t offset = round_up(begin, alignment);
-    if (offset + wanted > begin + size) continue;
-    free_.erase(gap);
-    if (offset > begin) free_[begin] = offset - begin;
-    if (begin + size > offset + wanted) free_[offset + wanted] = begin + size - offset - wanted;
-    taken_[offset] = wanted;
-    return offset;
+    if (round_up(begin, alignment) + wanted > begin + size) continue;
+    if (chosen == free_.end() || size < chosen->second) chosen = gap;
+    if (wanted < kLarge) break;
   }
-  return std::nullopt;
+  if (chosen == free_.end()) return std::nullopt;
+  const auto [begin, size] = *chosen;
+  const size_t offset = round_up(begin, alignment);
+  free_.erase(chosen);
+  if (offset > begin) free_[begin] = offset - begin;
+  if (begin + size > offset + wanted) free_[offset + wanted] = begin + size - offset - wanted;
+  taken_[offset] = wanted;
+  return offset;
 }
 
 void BlockMap::give(size_t offset) {

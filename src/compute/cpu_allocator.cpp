@@ -1,7 +1,5 @@
 #include "zero/cpu_allocator.h"
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
@@ -13,14 +11,12 @@
 #include <mutex>
 
 #include "base/block_map.h"
-#include "compute/parallel.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
 constexpr size_t kSmallest = 32 << 10;
-constexpr int64_t kPiece = 64 << 10;  // elements
 constexpr size_t kHugePage = size_t{2} << 20;
 
 class TrainingAllocator final : public c10::Allocator {
@@ -118,13 +114,5 @@ CpuAllocatorStats cpu_allocator_stats() {
 }
 
 bool keeps_freed_memory(c10::Device device) { return device.is_cuda() || (device.is_cpu() && installed); }
-
-void prepare_compute_threads(int threads) {
-  at::set_num_threads(threads);
-  // The mode is a register of each thread; the pool's threads take one piece each.
-  const at::Tensor pieces = at::zeros({threads * kPiece});
-  parallel_over(pieces, kPiece, [](int64_t, int64_t) { at::globalContext().setFlushDenormal(true); });
-  at::globalContext().setFlushDenormal(true);
-}
 
 }  // namespace zero

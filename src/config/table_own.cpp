@@ -87,7 +87,9 @@ Row parallel_row() {
                    field("backend", ZERO_AT(parallel.backend), backends,
                          "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
                    field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
-                         "compute threads; null: the cores divided by the local ranks")});
+                         "compute threads; null: the cores divided by the local ranks"),
+                   field("bind_cores", ZERO_AT(parallel.bind_cores), boolean(),
+                         "keep each rank on its part of the host's cores; for ranks that have the host to themselves")});
 }
 
 Row checkpoint_row() {

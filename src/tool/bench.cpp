@@ -16,6 +16,7 @@
 #include "bench_model.h"
 #include "ranks.h"
 #include "verbs.h"
+#include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
 #include "zero/error.h"
@@ -32,7 +33,7 @@ struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
-  bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false;
+  bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false, bind = false;
   uint64_t seed = 1234;
 };
 
@@ -225,6 +226,9 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
                          {"first_step_at", rounded(timings.first_step_at, 3)},
                          {"loss_first", rounded(losses.front(), 5)},
                          {"loss", rounded(losses.back(), 5)}};
+  const CpuAllocatorStats tensors = cpu_allocator_stats();  // rank 0's; zeros with --malloc
+  record["tensor_peak_mib"] = std::llround(static_cast<double>(tensors.peak_bytes) / (1 << 20));
+  record["tensor_span_mib"] = std::llround(static_cast<double>(tensors.span_bytes) / (1 << 20));
   if (engine != nullptr)
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
   if (arguments.json) {
@@ -238,6 +242,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
 
 int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (arguments.bind) bind_to_cores(job.local_rank, job.local_size);
   prepare_compute_threads(arguments.threads > 0 ? arguments.threads : std::max(1, cores / job.local_size));
   if (!arguments.plain_allocator) use_training_allocator();
   MeshOptions options;
@@ -312,6 +317,7 @@ int run_bench(int argc, char** argv) {
   step->add_flag("--plain", arguments.plain, "GPT-2 from torch::nn modules instead of ours");
   step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
+  step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
   step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");
   step->add_option("--trace", arguments.trace, "write a timeline of all ranks to this file");
   step->add_flag("--json", arguments.json, "one line of JSON");

@@ -6,6 +6,7 @@
 
 #include "ranks.h"
 #include "verbs.h"
+#include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
 #include "zero/error.h"

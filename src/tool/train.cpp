@@ -6,6 +6,7 @@
 #include "ranks.h"
 #include "stop_signal.h"
 #include "verbs.h"
+#include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
 #include "zero/trace_file.h"
@@ -45,6 +46,7 @@ void conclude(const TrainResult& result) {
 int train_here(const Config& config, const Rendezvous& job, TrainOptions options, const std::string& trace) {
   watch_stop_signals();
   use_training_allocator();
+  if (config.parallel.bind_cores) bind_to_cores(job.local_rank, job.local_size);
   prepare_compute_threads(compute_threads_of(config, job.local_size));
   MeshOptions mesh_options = mesh_options_of(config);
   if (!trace.empty()) mesh_options.trace = std::make_shared<Trace>();
