@@ -1,0 +1,156 @@
+#include "hf/model_directory.h"
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/file_io.h"
+#include "checkpoint/json.h"
+#include "hf/architecture.h"
+#include "zero/error.h"
+
+namespace zero::hf {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::in_quotes;
+using checkpoint::Json;
+
+constexpr int64_t kMostConfigBytes = 10'000'000;
+constexpr size_t kMostListed = 20;  // problems in one message; the rest is counted
+
+std::string listed(const std::vector<std::string>& problems) {
+  std::string text;
+  for (size_t i = 0; i < std::min(problems.size(), kMostListed); ++i)
+    text.append(i ? ", " : "").append(problems[i]);
+  if (problems.size() > kMostListed)
+    text += " and " + std::to_string(problems.size() - kMostListed) + " more";
+  return text;
+}
+
+fs::path config_path(const fs::path& directory) { return directory / "config.json"; }
+
+Json read_config(const fs::path& directory) {
+  const fs::path path = config_path(directory);
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);  // the Hub's cache consists of links
+  require(!error, ErrorKind::Config, directory.string(), "there is no config.json",
+          "name a model directory of Hugging Face's");
+  return checkpoint::parse_object(checkpoint::read_text(real, kMostConfigBytes), path.string());
+}
+
+std::string_view torch_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32:
+      return "float32";
+    case Dtype::bf16:
+      return "bfloat16";
+    case Dtype::f16:
+      return "float16";
+    default:
+      fail(ErrorKind::Unsupported, to_string(dtype), "weights are written as fp32, bf16 or fp16");
+  }
+}
+
+const Architecture& architecture_of(const std::string& type, const std::string& place) {
+  const Architecture* architecture = find_architecture(type);
+  require(architecture, ErrorKind::Unsupported, place, "unknown architecture " + in_quotes(type),
+          "known ones are " + architecture_names());
+  return *architecture;
+}
+
+// Files of a bare model, without its head, leave the prefix out.
+std::string bare_name(const Architecture& architecture, const std::string& name) {
+  return name.starts_with(architecture.prefix) ? name.substr(architecture.prefix.size()) : name;
+}
+
+bool is_bare(const Weights& weights, const Architecture& architecture) {
+  const std::vector<std::string> names = weights.names();
+  return std::none_of(names.begin(), names.end(),
+                      [&](const std::string& name) { return name.starts_with(architecture.prefix); });
+}
+
+bool is_readable(Dtype dtype) { return dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16; }
+
+void add_kind(std::string& text, const char* what, const std::vector<std::string>& problems) {
+  if (!problems.empty()) text.append(text.empty() ? "" : "; ").append(what).append(listed(problems));
+}
+
+}  // namespace
+
+bool is_model_directory(const fs::path& directory) {
+  std::error_code ignored;
+  return fs::is_regular_file(config_path(directory), ignored) &&
+         read_config(directory).contains("model_type");
+}
+
+ModelConfig read_model_config(const fs::path& directory, const ModelConfig& others) {
+  const std::string place = config_path(directory).string();
+  const Json json = read_config(directory);
+  const Architecture& architecture =
+      architecture_of(checkpoint::text_member(json, "model_type", place), place);
+  ModelConfig model;
+  model.type = architecture.type;
+  model.dropout = others.dropout;
+  model.seed = others.seed;
+  ConfigReader reader(json);
+  architecture.read(reader, model);
+  require(reader.problems().empty(), ErrorKind::Unsupported, place, listed(reader.problems()));
+  return model;
+}
+
+std::optional<int64_t> read_end_token(const fs::path& directory) {
+  const Json json = read_config(directory);
+  auto found = json.find("eos_token_id");
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  const Json& value = found->is_array() && !found->empty() ? found->front() : *found;
+  return checkpoint::count_value(value, "eos_token_id", config_path(directory).string());
+}
+
+std::string config_text(const ModelConfig& model, Dtype dtype, std::optional<int64_t> end_token) {
+  const Architecture& architecture = architecture_of(model.type, "model.type");
+  nlohmann::ordered_json json = {{"architectures", {architecture.class_name}},
+                                 {"model_type", architecture.type}};
+  json.update(architecture.write(model));
+  if (end_token) json["bos_token_id"] = json["eos_token_id"] = *end_token;
+  json["torch_dtype"] = torch_name(dtype);
+  return json.dump(2) + "\n";
+}
+
+std::string hf_name(const ModelConfig& model, std::string_view own_name) {
+  return architecture_of(model.type, "model.type").hf_name(own_name);
+}
+
+std::map<std::string, std::string> match(const Weights& weights, const ModelConfig& model,
+                                         std::span<const WantedTensor> wanted) {
+  const Architecture& architecture = architecture_of(model.type, "model.type");
+  const bool bare = is_bare(weights, architecture);
+  std::map<std::string, std::string> stored_name;
+  std::set<std::string> known;
+  std::vector<std::string> missing, extra, shapes, types;
+  for (const WantedTensor& tensor : wanted) {
+    std::string name = architecture.hf_name(tensor.name);
+    if (bare) name = bare_name(architecture, name);
+    known.insert(name);
+    stored_name[tensor.name] = name;
+    const StoredTensor* stored = weights.find(name);
+    if (!stored) {
+      missing.push_back(name);
+    } else if (stored->shape != tensor.shape) {
+      shapes.push_back(name + " " + shape_text(stored->shape) + " instead of " + shape_text(tensor.shape));
+    } else if (!is_readable(stored->dtype)) {
+      types.push_back(name + " as " + std::string(to_string(stored->dtype)));
+    }
+  }
+  for (const std::string& name : weights.names())
+    if (!known.contains(name) && !architecture.ignored(name, model)) extra.push_back(in_quotes(name));
+  std::string text;
+  add_kind(text, "missing: ", missing);
+  add_kind(text, "not the model's: ", extra);
+  add_kind(text, "of another shape: ", shapes);
+  add_kind(text, "of a type that is not read (fp32, bf16, fp16 are): ", types);
+  require(text.empty(), ErrorKind::Config, weights.directory().string(),
+          "its tensors are not those of its config.json; " + text);
+  return stored_name;
+}
+
+}  // namespace zero::hf

@@ -1,0 +1,48 @@
+#pragma once
+// A model directory of Hugging Face's: its config.json, and which stored tensor is which parameter.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hf/weights.h"
+#include "zero/config_sections.h"
+
+namespace zero::hf {
+
+/// True where `directory` holds a config.json with a model_type.
+bool is_model_directory(const std::filesystem::path& directory);
+
+/// The architecture and shape that DIRECTORY/config.json describes; dropout and seed stay as in `others`.
+/// Throws Config where there is no such file, Corrupt for one that is no JSON object, and Unsupported for an
+/// unknown architecture or for what this version does not do, all problems in one error.
+ModelConfig read_model_config(const std::filesystem::path& directory, const ModelConfig& others = {});
+
+/// The token that ends a text, if config.json names one (the first, if it names several).
+std::optional<int64_t> read_end_token(const std::filesystem::path& directory);
+
+/// The text of a config.json that transformers opens; `dtype` is that of the weights, `end_token` the id that
+/// ends a text. Throws Unsupported for a model type that has no counterpart there.
+std::string config_text(const ModelConfig& model, Dtype dtype, std::optional<int64_t> end_token = {});
+
+/// The name in Hugging Face's files of a parameter of ours; the axes are the same, nothing is transposed.
+/// Throws Unsupported as config_text.
+std::string hf_name(const ModelConfig& model, std::string_view own_name);
+
+/// A parameter that a model has.
+struct WantedTensor {
+  std::string name;  // ours
+  std::vector<int64_t> shape;
+};
+
+/// The stored tensor's name for every wanted one. Throws Config with all that is missing, not the model's, of
+/// another shape or of a type that is not read, in one error.
+std::map<std::string, std::string> match(const Weights& weights, const ModelConfig& model,
+                                         std::span<const WantedTensor> wanted);
+
+}  // namespace zero::hf
