@@ -125,6 +125,63 @@ TEST_F(Corrupt, EveryFlippedBitOfTheDataIsNamed) {
   }
 }
 
+// Parts of a piece are checked as the whole is, and damage elsewhere in the piece is none of a reader's
+// business.
+TEST(CorruptBlocks, PartsOfPiecesAreChecked) {
+  TemporaryDirectory directory;
+  const int64_t count = 3 * kChecksumBytes / 4 + 100;
+  Tensors tensors{{"t", make_tensor(Dtype::f32, {count}, 1)}, {"u", make_tensor(Dtype::u8, {7}, 2)}};
+  fs::path checkpoint = save(directory.path(), 1, tensors, 1);
+  const StoredPiece piece = CheckpointReader(checkpoint).tensors().at("t").pieces[0];
+  ASSERT_EQ(piece.checksums.size(), 4u);
+  std::vector<unsigned char> out(static_cast<size_t>(count * 4));
+  const int64_t bad = kChecksumBytes / 4 + 5;  // an element of the second block
+  {
+    std::fstream stream(checkpoint / piece.file, std::ios::binary | std::ios::in | std::ios::out);
+    stream.seekp(piece.offset_bytes + bad * 4);
+    stream.put('\x55');
+  }
+  CheckpointReader reader(checkpoint);
+  const int64_t block = kChecksumBytes / 4;
+  for (const auto& [begin, numel] : {std::pair{int64_t{0}, block},
+                                     {3, block - 3},
+                                     {2 * block, block + 100},
+                                     {2 * block + 1, int64_t{1}},
+                                     {count - 1, int64_t{1}}}) {
+    reader.read("t", begin, numel, out.data());
+    EXPECT_EQ(std::memcmp(out.data(), tensors["t"].bytes.data() + begin * 4, static_cast<size_t>(numel * 4)),
+              0);
+  }
+  for (const auto& [begin, numel] : {std::pair{bad, int64_t{1}},
+                                     {block, int64_t{1}},
+                                     {2 * block - 1, int64_t{1}},
+                                     {block - 1, int64_t{2}},
+                                     {int64_t{0}, count},
+                                     {1, count - 1}})
+    EXPECT_ERROR(reader.read("t", begin, numel, out.data()), Corrupt, "tensor \"t\" from element 0, at byte");
+  EXPECT_ERROR(reader.verify(), Corrupt, "rank-00000.safetensors: tensor \"t\"");
+  const auto damaged = reader.find_damage();
+  ASSERT_EQ(damaged.size(), 1u);
+  EXPECT_EQ(damaged[0].tensor, "t");
+  EXPECT_EQ(damaged[0].offset_bytes, piece.offset_bytes + kChecksumBytes);
+}
+
+TEST_F(Corrupt, AllDamageIsFound) {
+  for (const char* name : {"rank-00001.safetensors", "rank-00000.safetensors"})
+    flip(name, fs::file_size(file(name)) - 1, 3);
+  const auto damaged = CheckpointReader(checkpoint_).find_damage();
+  ASSERT_EQ(damaged.size(), 2u);
+  EXPECT_EQ(damaged[0].file, "rank-00000.safetensors");
+  EXPECT_EQ(damaged[1].file, "rank-00001.safetensors");
+  EXPECT_EQ(damaged[1].begin, 3);
+}
+
+TEST_F(Corrupt, ACutFileNamesWhatIsLost) {
+  const char* name = "rank-00000.safetensors";
+  fs::resize_file(file(name), fs::file_size(file(name)) - 1);
+  EXPECT_CORRUPT("lost from tensor \"b/c\" on");
+}
+
 TEST_F(Corrupt, EveryTruncationIsCaught) {
   for (const char* name : {"index.json", "rank-00000.safetensors", "rank-00001.safetensors"}) {
     std::string original = read_bytes(file(name));
@@ -225,18 +282,24 @@ TEST_F(Corrupt, ForgedIndexesAreRefused) {
       {[&](json& i) { piece(i)["offset_bytes"] = piece(i)["offset_bytes"].get<int>() - 2; }, "disagree"},
       {[&](json& i) { piece(i)["file"] = "rank-00001.safetensors"; }, "is outside rank-00001"},
       {[&](json& i) { piece(i)["file"] = "../rank-00000.safetensors"; }, "not listed"},
-      {[&](json& i) { piece(i)["checksum"] = "12"; }, "checksum"},
+      {[&](json& i) { piece(i)["checksums"] = "12"; }, "checksums: expected array"},
+      {[&](json& i) { piece(i)["checksums"] = {"12"}; }, "checksums: expected 16 hexadecimal digits"},
+      {[&](json& i) { piece(i)["checksums"] = {12}; }, "checksums: expected 16 hexadecimal digits"},
+      {[&](json& i) { piece(i)["checksums"] = json::array(); }, "has 0 checksums, expected 1"},
+      {[&](json& i) { piece(i)["checksums"].push_back(piece(i)["checksums"][0]); }, "has 2 checksums"},
       {[&](json& i) { i["tensors"].erase("a"); }, "the index knows 1"},
   };
   for (const Case& c : cases) {
     forge(c.change);
     EXPECT_CORRUPT(c.part);
   }
-  forge([](json& i) { i["version"] = 2; });
-  EXPECT_ERROR(CheckpointReader{checkpoint_}, Unsupported, "version 2");
+  forge([](json& i) { i["version"] = 1; });
+  EXPECT_ERROR(CheckpointReader{checkpoint_}, Unsupported, "version 1");
+  forge([](json& i) { i["version"] = 3; });
+  EXPECT_ERROR(CheckpointReader{checkpoint_}, Unsupported, "version 3");
   forge([](json&) {});
   EXPECT_TRUE(same(read_all(checkpoint_), tiny_tensors())) << "the forging itself is sound";
-  forge([&](json& i) { piece(i)["checksum"] = "0123456789abcdef"; });
+  forge([&](json& i) { piece(i)["checksums"][0] = "0123456789abcdef"; });
   EXPECT_ERROR(read_all(checkpoint_), Corrupt, "0123456789abcdef");
 }
 

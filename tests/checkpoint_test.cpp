@@ -2,6 +2,7 @@
 #include "zero/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -53,6 +54,30 @@ TEST(Checkpoint, ReadsEveryRange) {
   EXPECT_ERROR(reader.read("u", 0, 1, nullptr), Usage, "\"u\"");
 }
 
+// A part of a tensor costs its own bytes and at most the rest of two blocks.
+TEST(Checkpoint, ReadsOnlyWhatIsAsked) {
+  TemporaryDirectory directory;
+  const int64_t numel = 5 * kChecksumBytes / 2;
+  Tensors tensors{{"t", make_tensor(Dtype::bf16, {numel}, 1)}, {"small", make_tensor(Dtype::f32, {100}, 2)}};
+  fs::path checkpoint = save(directory.path(), 0, tensors, 2);
+  std::vector<unsigned char> out(static_cast<size_t>(numel * 2));
+  auto cost = [&](const char* name, int64_t begin, int64_t count) {
+    CheckpointReader reader(checkpoint);
+    reader.read(name, begin, count, out.data());
+    return reader.bytes_read();
+  };
+  EXPECT_EQ(CheckpointReader(checkpoint).bytes_read(), 0);
+  EXPECT_EQ(cost("t", 0, numel), 2 * numel);
+  EXPECT_EQ(cost("t", 0, numel / 2), numel);
+  EXPECT_EQ(cost("small", 0, 50), 200);
+  EXPECT_EQ(cost("small", 50, 50), 200);
+  EXPECT_EQ(cost("t", 10, 0), 0);
+  const int64_t block = kChecksumBytes / 2;
+  EXPECT_EQ(cost("t", block, block), kChecksumBytes);
+  EXPECT_EQ(cost("t", block + 3, 1), kChecksumBytes);
+  EXPECT_EQ(cost("t", block - 1, 2), 2 * kChecksumBytes);
+}
+
 TEST(Checkpoint, IsReadByManyThreads) {
   TemporaryDirectory directory;
   Tensors tensors{{"t", make_tensor(Dtype::f32, {100000}, 1)}};
@@ -94,6 +119,33 @@ TEST(Checkpoint, SafetensorsFilesAreWellFormed) {
     for (auto [begin, end] : ranges) EXPECT_EQ(begin, std::exchange(next, end));
     EXPECT_EQ(8 + length + static_cast<uint64_t>(next), file.size());
   }
+}
+
+// The worked example of docs/checkpoint_format.md, but for the save's random id.
+TEST(Checkpoint, TheWorkedExampleIsTrue) {
+  TemporaryDirectory directory;
+  const float weight[6] = {0, 1, 2, 3, 4, 5};
+  const fs::path temporary = CheckpointWriter::begin(directory.path(), 7);
+  std::vector<ShardManifest> manifests;
+  for (int rank : {0, 1}) {
+    const TensorPiece piece{"model/weight", Dtype::f32, {3, 2}, 3 * rank, 3, weight + 3 * rank};
+    manifests.push_back(CheckpointWriter::write_shard(temporary, rank, std::span(&piece, 1)));
+  }
+  const fs::path checkpoint = CheckpointWriter::publish(temporary, directory.path(), 7, manifests, "{}", 0);
+  const std::string document = read_bytes(fs::path(ZERO_TEST_DATA) / "../docs/checkpoint_format.md");
+  const std::string id = temporary.filename().string().substr(18), shown = "5f2c9a0b7d1e4836";
+  auto as_shown = [&](std::string text) { return text.replace(text.find(id), id.size(), shown); };
+
+  const std::string file = read_bytes(checkpoint / "rank-00001.safetensors");
+  const std::string header = as_shown(file.substr(8, file.find_last_of('}') - 7));
+  EXPECT_NE(document.find("\n" + header + "\n"), document.npos) << header;
+  std::string index = as_shown(read_bytes(checkpoint / "index.json"));
+  index.erase(index.rfind(",\n\"checksum\""));
+  char checksum[17];
+  std::snprintf(checksum, sizeof checksum, "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(index.data(), index.size())));
+  index.append(",\n\"checksum\": \"").append(checksum).append("\"\n}\n");
+  EXPECT_NE(document.find("\n" + index), document.npos) << index;
 }
 
 TEST(Checkpoint, ASaveThatFailedLeavesNothing) {

@@ -1,6 +1,6 @@
 #pragma once
 // Sharded checkpoints: one safetensors file per rank and one index that maps every global tensor to its
-// pieces. Bytes only: no tensors library, no ranks. docs/formats.md describes the files.
+// pieces. Bytes only: no tensors library, no ranks. docs/checkpoint_format.md describes the files.
 //
 // A checkpoint directory is published by its last step, a rename; a reader never sees half of one:
 //   DIR/step-00000100.tmp-SAVEID/  ->  DIR/step-00000100/{rank-00000.safetensors, ..., index.json}
@@ -19,6 +19,10 @@
 
 namespace zero {
 
+/// A piece has a checksum for each block of so many bytes, counted from its first: a reader of a part checks
+/// what it reads. Part of the format.
+inline constexpr int64_t kChecksumBytes = int64_t{1} << 20;
+
 /// A contiguous range of a flattened global tensor that one rank holds. Every element of a tensor must be in
 /// exactly one piece of one rank; replicas write nothing. A piece without elements only makes the tensor
 /// known.
@@ -35,13 +39,21 @@ struct TensorPiece {
 struct StoredPiece {
   std::string file;  // relative to the checkpoint directory
   int64_t begin = 0, numel = 0;
-  int64_t offset_bytes = 0;  // from the start of the file
-  uint64_t checksum = 0;     // XXH3 64 of the piece's bytes
+  int64_t offset_bytes = 0;         // from the start of the file
+  std::vector<uint64_t> checksums;  // XXH3 64 of each kChecksumBytes of the piece, the last ones fewer
 };
 struct StoredTensor {
   Dtype dtype = Dtype::f32;
   std::vector<int64_t> shape;
   std::vector<StoredPiece> pieces;  // ascending, disjoint, covering the tensor; none for an empty one
+};
+
+/// A piece whose bytes are not what the index says.
+struct DamagedPiece {
+  std::string tensor, file;
+  int64_t begin = 0, numel = 0;  // elements of the tensor
+  int64_t offset_bytes = 0;      // of the first bad block, in the file
+  std::string problem;           // "checksum ..., the index says ..."
 };
 
 /// What one rank wrote; rank 0 collects these to make the index.
@@ -105,11 +117,18 @@ class CheckpointReader {
   /// The JSON object given at publish(), as text.
   const std::string& metadata() const;
   int64_t step() const;
-  /// Copies elements [begin, begin + numel) of a tensor. Every piece that is read in full is checked against
-  /// its checksum. Throws Corrupt naming file and tensor; Usage for an unknown name or a range outside it.
-  /// After an error `out` holds anything.
+  /// Copies elements [begin, begin + numel) of a tensor. Reads those bytes and no others, but for the rest of
+  /// the checksum blocks at either end, and checks all of them. Throws Corrupt naming file and tensor; Usage
+  /// for an unknown name or a range outside it. After an error `out` holds anything.
   void read(const std::string& name, int64_t begin, int64_t numel, void* out) const;
-  /// Checks every checksum of every piece. Throws Corrupt naming the first bad one.
+  /// Bytes of tensors read from files so far.
+  int64_t bytes_read() const;
+  /// Lengths of the files, by name; the index is not among them.
+  const std::map<std::string, int64_t>& files() const;
+  /// Reads all pieces, in the files' order, and returns those with a wrong checksum. Throws Io for what the
+  /// system cannot read, Corrupt for a file that has changed since it was opened.
+  std::vector<DamagedPiece> find_damage() const;
+  /// Throws Corrupt naming the first of them.
   void verify() const;
 
  private:

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +16,8 @@
 
 namespace zero::checkpoint {
 namespace {
+
+constexpr size_t kWriteAlignment = 4096;
 
 std::string_view remedy_for(int error) {
   switch (error) {
@@ -76,6 +80,11 @@ void File::write(std::span<const std::byte> bytes) {
   }
 }
 
+void File::start_writing_back(int64_t offset, int64_t bytes) const {
+  // A hint: where it is not understood, fsync does all of it.
+  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
 void File::sync_and_close() {
   if (::fsync(descriptor_) != 0) fail_errno(path_, "write to the disk");
   if (::close(std::exchange(descriptor_, -1)) != 0) fail_errno(path_, "close");
@@ -95,6 +104,10 @@ void File::read_at(int64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void File::read_ahead(int64_t offset, int64_t bytes) const {
+  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
 File::Identity File::identity() const {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) fail_errno(path_, "examine");
@@ -102,6 +115,34 @@ File::Identity File::identity() const {
           .device = status.st_dev,
           .inode = status.st_ino,
           .changed_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+BlockWriter::BlockWriter(const std::filesystem::path& path)
+    : file_(File::create(path)),
+      buffer_(static_cast<std::byte*>(std::aligned_alloc(kWriteAlignment, kWriteBytes))) {
+  if (!buffer_) throw std::bad_alloc();
+}
+
+void BlockWriter::add(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    size_t part = std::min(bytes.size(), kWriteBytes - filled_);
+    std::memcpy(buffer_.get() + filled_, bytes.data(), part);
+    filled_ += part;
+    bytes = bytes.subspan(part);
+    if (filled_ == kWriteBytes) write_out();
+  }
+}
+
+void BlockWriter::write_out() {
+  file_.write({buffer_.get(), filled_});
+  auto bytes = static_cast<int64_t>(std::exchange(filled_, 0));
+  file_.start_writing_back(written_, bytes);
+  written_ += bytes;
+}
+
+void BlockWriter::finish() {
+  if (filled_ > 0) write_out();
+  file_.sync_and_close();
 }
 
 std::string read_text(const std::filesystem::path& path, int64_t most_bytes) {

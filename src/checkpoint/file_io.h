@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,11 +26,15 @@ class File {
   File& operator=(File&&) = delete;
 
   void write(std::span<const std::byte> bytes);
+  /// Asks the system to begin bringing what was written to the disk, so that less is left for the end.
+  void start_writing_back(int64_t offset, int64_t bytes) const;
   /// Forces the contents to the disk and closes.
   void sync_and_close();
 
   /// Fills `out` from an offset. Throws Corrupt where the file ends before.
   void read_at(int64_t offset, std::span<std::byte> out) const;
+  /// Asks the system to read a range into memory meanwhile.
+  void read_ahead(int64_t offset, int64_t bytes) const;
 
   /// What tells this file from one put in its place later.
   struct Identity {
@@ -43,6 +49,28 @@ class File {
   File(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
   std::filesystem::path path_;
   int descriptor_;
+};
+
+/// Makes a file of many pieces, small and large, in writes of kWriteBytes at multiples of it.
+class BlockWriter {
+ public:
+  static constexpr size_t kWriteBytes = size_t{4} << 20;
+
+  explicit BlockWriter(const std::filesystem::path& path);
+  void add(std::span<const std::byte> bytes);
+  /// Writes what is left, forces the contents to the disk and closes.
+  void finish();
+
+ private:
+  struct Release {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  void write_out();
+
+  File file_;
+  std::unique_ptr<std::byte, Release> buffer_;
+  size_t filled_ = 0;
+  int64_t written_ = 0;
 };
 
 /// A whole file as text. Throws Corrupt if it is longer than `most_bytes`.

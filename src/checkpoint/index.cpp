@@ -69,6 +69,9 @@ void check_tensor(const StoredTensor& tensor, const std::map<std::string, int64_
     int64_t bytes = piece.numel * itemsize(tensor.dtype);
     if (piece.offset_bytes < 8 || bytes > file->second || piece.offset_bytes > file->second - bytes)
       fail_at("a piece at byte " + std::to_string(piece.offset_bytes) + " is outside " + piece.file);
+    if (static_cast<int64_t>(piece.checksums.size()) != block_count(bytes))
+      fail_at("a piece of " + std::to_string(bytes) + " bytes has " + std::to_string(piece.checksums.size()) +
+              " checksums, expected " + std::to_string(block_count(bytes)));
   }
   if (next != *numel) fail_at("no piece holds element " + std::to_string(next));
 }
@@ -76,6 +79,17 @@ void check_tensor(const StoredTensor& tensor, const std::map<std::string, int64_
 }  // namespace
 
 uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+int64_t block_count(int64_t bytes) { return (bytes + kChecksumBytes - 1) / kChecksumBytes; }
+
+std::vector<uint64_t> checksums_of(std::span<const std::byte> bytes) {
+  std::vector<uint64_t> checksums;
+  checksums.reserve(static_cast<size_t>(block_count(static_cast<int64_t>(bytes.size()))));
+  for (size_t begin = 0; begin < bytes.size(); begin += kChecksumBytes)
+    checksums.push_back(XXH3_64bits(bytes.data() + begin,
+                                    std::min(static_cast<size_t>(kChecksumBytes), bytes.size() - begin)));
+  return checksums;
+}
 
 bool is_plain_name(std::string_view name) {
   auto allowed = [](char c) {
@@ -104,12 +118,15 @@ std::optional<int64_t> numel_of(const std::vector<int64_t>& shape, Dtype dtype) 
 
 Json to_json(const StoredTensor& tensor) {
   Json pieces = Json::array();
-  for (const StoredPiece& piece : tensor.pieces)
+  for (const StoredPiece& piece : tensor.pieces) {
+    Json checksums = Json::array();
+    for (uint64_t checksum : piece.checksums) checksums.push_back(to_hex(checksum));
     pieces.push_back({{"file", piece.file},
                       {"begin", piece.begin},
                       {"numel", piece.numel},
                       {"offset_bytes", piece.offset_bytes},
-                      {"checksum", to_hex(piece.checksum)}});
+                      {"checksums", std::move(checksums)}});
+  }
   return {{"dtype", std::string(safetensors_name(tensor.dtype))},
           {"shape", tensor.shape},
           {"pieces", std::move(pieces)}};
@@ -126,11 +143,14 @@ StoredTensor tensor_from_json(const Json& json, std::string_view place) {
     tensor.shape.push_back(count_value(size, "shape", place));
   for (const Json& piece : member(json, "pieces", Json::value_t::array, place)) {
     require(piece.is_object(), ErrorKind::Corrupt, place, "pieces: expected objects");
-    tensor.pieces.push_back({.file = text_member(piece, "file", place),
-                             .begin = count_member(piece, "begin", place),
-                             .numel = count_member(piece, "numel", place),
-                             .offset_bytes = count_member(piece, "offset_bytes", place),
-                             .checksum = hex_member(piece, "checksum", place)});
+    StoredPiece& stored =
+        tensor.pieces.emplace_back(StoredPiece{.file = text_member(piece, "file", place),
+                                               .begin = count_member(piece, "begin", place),
+                                               .numel = count_member(piece, "numel", place),
+                                               .offset_bytes = count_member(piece, "offset_bytes", place),
+                                               .checksums = {}});
+    for (const Json& checksum : member(piece, "checksums", Json::value_t::array, place))
+      stored.checksums.push_back(hex_value(checksum, "checksums", place));
   }
   return tensor;
 }

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "checkpoint/json.h"
 #include "zero/checkpoint.h"
@@ -16,7 +18,7 @@ namespace zero::checkpoint {
 
 inline constexpr std::string_view kIndexName = "index.json";
 inline constexpr std::string_view kFormat = "zero-checkpoint";
-inline constexpr int64_t kVersion = 1;
+inline constexpr int64_t kVersion = 2;
 inline constexpr int64_t kMostIndexBytes = int64_t{1} << 30;
 
 struct Index {
@@ -34,6 +36,10 @@ Index index_from_text(std::string_view text, std::string_view place);
 
 /// Checks files, shapes, pieces and coverage. Throws `kind` naming the tensor.
 void check(const Index& index, ErrorKind kind, std::string_view place);
+
+/// Checksums of so many bytes, and of their blocks.
+int64_t block_count(int64_t bytes);
+std::vector<uint64_t> checksums_of(std::span<const std::byte> bytes);
 
 /// Elements of a shape; nothing for negative sizes, or where elements or bytes exceed 2^62.
 std::optional<int64_t> numel_of(const std::vector<int64_t>& shape, Dtype dtype);

@@ -71,13 +71,18 @@ std::string text_member(const Json& object, std::string_view key, std::string_vi
   return member(object, key, Json::value_t::string, place).get<std::string>();
 }
 
+uint64_t hex_value(const Json& value, std::string_view key, std::string_view place) {
+  const auto* text = value.get_ptr<const std::string*>();
+  uint64_t number = 0;
+  if (text) {
+    auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number, 16);
+    if (error == std::errc() && end == text->data() + text->size() && to_hex(number) == *text) return number;
+  }
+  fail_member(place, key, "16 hexadecimal digits", &value);
+}
+
 uint64_t hex_member(const Json& object, std::string_view key, std::string_view place) {
-  std::string text = text_member(object, key, place);
-  uint64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size() || to_hex(value) != text)
-    fail_member(place, key, "16 hexadecimal digits", &object.at(std::string(key)));
-  return value;
+  return hex_value(member(object, key, Json::value_t::string, place), key, place);
 }
 
 std::string in_quotes(std::string_view name) {

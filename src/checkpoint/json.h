@@ -20,6 +20,7 @@ int64_t count_member(const Json& object, std::string_view key, std::string_view 
 int64_t count_value(const Json& value, std::string_view key, std::string_view place);
 std::string text_member(const Json& object, std::string_view key, std::string_view place);
 /// 16 lower-case hexadecimal digits.
+uint64_t hex_value(const Json& value, std::string_view key, std::string_view place);
 uint64_t hex_member(const Json& object, std::string_view key, std::string_view place);
 
 /// A name from outside in quotes, escaped, for messages of one line.

@@ -1,6 +1,9 @@
-#include <xxhash.h>
-
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "checkpoint/file_io.h"
@@ -15,19 +18,14 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-constexpr int64_t kVerifyBytes = 4 << 20;
+constexpr int64_t kReadBytes = int64_t{8} << 20;  // at a time; the next ones are fetched meanwhile
+static_assert(kReadBytes % kChecksumBytes == 0);
 
-class Hash {
- public:
-  Hash() : state_(XXH3_createState(), XXH3_freeState) {
-    if (!state_) throw std::bad_alloc();
-    XXH3_64bits_reset(state_.get());
-  }
-  void add(std::span<const std::byte> bytes) { XXH3_64bits_update(state_.get(), bytes.data(), bytes.size()); }
-  uint64_t digest() const { return XXH3_64bits_digest(state_.get()); }
-
- private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+/// One piece of one tensor.
+struct PieceOf {
+  const std::string& tensor;
+  const StoredPiece& piece;
+  int64_t bytes;  // of the piece
 };
 
 }  // namespace
@@ -40,13 +38,18 @@ struct CheckpointReader::State {
   void check_file(const std::string& name, int64_t bytes);
   void check_headers();
   File open(const std::string& name) const;
-  void check_hash(const std::string& tensor, const StoredPiece& piece, const Hash& hash) const;
-  void read_piece(const std::string& name, const StoredTensor& tensor, const StoredPiece& piece,
-                  int64_t begin, int64_t numel, std::byte* out) const;
-  void verify_piece(const std::string& name, const StoredTensor& tensor, const StoredPiece& piece,
-                    std::vector<std::byte>& buffer) const;
+  void read_piece(const PieceOf& of, int64_t from, int64_t to, std::byte* out) const;
+  std::optional<DamagedPiece> check_piece(const PieceOf& of, std::span<std::byte> buffer) const;
+
+  void require_good(const std::optional<DamagedPiece>& damage) const;
+
+  mutable std::atomic<int64_t> bytes_read = 0;
 
  private:
+  [[noreturn]] void fail_short(const fs::path& path, int64_t bytes, int64_t expected) const;
+  void read_at(const File& file, int64_t offset, std::span<std::byte> out) const;
+  std::optional<DamagedPiece> check_blocks(const PieceOf& of, int64_t begin,
+                                           std::span<const std::byte> bytes) const;
   std::map<std::string, Header> headers_;
 };
 
@@ -54,15 +57,30 @@ void CheckpointReader::State::check_file(const std::string& name, int64_t bytes)
   fs::path path = directory / name;
   File file = File::open(path);
   File::Identity identity = file.identity();
-  require(identity.bytes == bytes, ErrorKind::Corrupt, path.string(),
-          std::to_string(identity.bytes) + " bytes, the index says " + std::to_string(bytes),
-          "use another checkpoint");
+  if (identity.bytes != bytes) fail_short(path, identity.bytes, bytes);
   Header header = read_header(file, path);
   require(header.save_id == index.save_id, ErrorKind::Corrupt, path.string(),
           "it belongs to save " + to_hex(header.save_id) + ", the index to save " + to_hex(index.save_id),
           "files of two saves are mixed; use another checkpoint");
   identities.emplace(name, identity);
   headers_.emplace(name, std::move(header));
+}
+
+// Of a file that was cut, names the first tensor that is gone.
+void CheckpointReader::State::fail_short(const fs::path& path, int64_t bytes, int64_t expected) const {
+  std::string problem = std::to_string(bytes) + " bytes, the index says " + std::to_string(expected);
+  const std::string file = path.filename().string();
+  const std::string* lost = nullptr;
+  int64_t first = expected;
+  for (const auto& [name, tensor] : index.tensors)
+    for (const StoredPiece& piece : tensor.pieces) {
+      bool is_cut = piece.file == file && piece.offset_bytes + piece.numel * itemsize(tensor.dtype) > bytes;
+      if (!is_cut || piece.offset_bytes > first) continue;
+      first = piece.offset_bytes;
+      lost = &name;
+    }
+  if (bytes < expected && lost) problem += "; lost from tensor " + in_quotes(*lost) + " on";
+  fail(ErrorKind::Corrupt, path.string(), problem, "use another checkpoint");
 }
 
 void CheckpointReader::State::check_headers() {
@@ -94,38 +112,74 @@ File CheckpointReader::State::open(const std::string& name) const {
   return file;
 }
 
-void CheckpointReader::State::check_hash(const std::string& tensor, const StoredPiece& piece,
-                                         const Hash& hash) const {
-  require(hash.digest() == piece.checksum, ErrorKind::Corrupt, (directory / piece.file).string(),
-          "tensor " + in_quotes(tensor) + " from element " + std::to_string(piece.begin) + ": checksum " +
-              to_hex(hash.digest()) + ", the index says " + to_hex(piece.checksum),
-          "use another checkpoint");
+void CheckpointReader::State::read_at(const File& file, int64_t offset, std::span<std::byte> out) const {
+  file.read_at(offset, out);
+  bytes_read += static_cast<int64_t>(out.size());
 }
 
-void CheckpointReader::State::read_piece(const std::string& name, const StoredTensor& tensor,
-                                         const StoredPiece& piece, int64_t begin, int64_t numel,
-                                         std::byte* out) const {
-  int64_t item = itemsize(tensor.dtype);
-  std::span<std::byte> bytes(out, static_cast<size_t>(numel * item));
-  open(piece.file).read_at(piece.offset_bytes + (begin - piece.begin) * item, bytes);
-  if (numel != piece.numel) return;
-  Hash hash;
-  hash.add(bytes);
-  check_hash(name, piece, hash);
-}
-
-void CheckpointReader::State::verify_piece(const std::string& name, const StoredTensor& tensor,
-                                           const StoredPiece& piece, std::vector<std::byte>& buffer) const {
-  File file = open(piece.file);
-  Hash hash;
-  int64_t offset = piece.offset_bytes, end = offset + piece.numel * itemsize(tensor.dtype);
-  while (offset < end) {
-    auto chunk = std::span(buffer).first(static_cast<size_t>(std::min(kVerifyBytes, end - offset)));
-    file.read_at(offset, chunk);
-    hash.add(chunk);
-    offset += static_cast<int64_t>(chunk.size());
+// `bytes` are whole blocks of the piece, from byte `begin` of it.
+std::optional<DamagedPiece> CheckpointReader::State::check_blocks(const PieceOf& of, int64_t begin,
+                                                                  std::span<const std::byte> bytes) const {
+  std::vector<uint64_t> found = checksums_of(bytes);
+  int64_t first = begin / kChecksumBytes;
+  for (size_t i = 0; i < found.size(); ++i) {
+    uint64_t expected = of.piece.checksums[static_cast<size_t>(first) + i];
+    if (found[i] == expected) continue;
+    return DamagedPiece{
+        .tensor = of.tensor,
+        .file = of.piece.file,
+        .begin = of.piece.begin,
+        .numel = of.piece.numel,
+        .offset_bytes = of.piece.offset_bytes + begin + static_cast<int64_t>(i) * kChecksumBytes,
+        .problem = "checksum " + to_hex(found[i]) + ", the index says " + to_hex(expected)};
   }
-  check_hash(name, piece, hash);
+  return std::nullopt;
+}
+
+void CheckpointReader::State::require_good(const std::optional<DamagedPiece>& damage) const {
+  if (!damage) return;
+  fail(ErrorKind::Corrupt, (directory / damage->file).string(),
+       "tensor " + in_quotes(damage->tensor) + " from element " + std::to_string(damage->begin) +
+           ", at byte " + std::to_string(damage->offset_bytes) + " of the file: " + damage->problem,
+       "use another checkpoint");
+}
+
+// Bytes [from, to) of a piece. Whole blocks go straight to their place, others by way of `block`.
+void CheckpointReader::State::read_piece(const PieceOf& of, int64_t from, int64_t to, std::byte* out) const {
+  File file = open(of.piece.file);
+  std::vector<std::byte> block;
+  for (int64_t at = from; at < to;) {
+    int64_t begin = at / kChecksumBytes * kChecksumBytes, end = std::min(begin + kChecksumBytes, of.bytes);
+    std::byte* target = out + (at - from);
+    if (at == begin && end <= to) {
+      end = std::min(to == of.bytes ? to : to / kChecksumBytes * kChecksumBytes, begin + kReadBytes);
+      if (end < to) file.read_ahead(of.piece.offset_bytes + end, std::min(kReadBytes, to - end));
+      std::span<std::byte> whole(target, static_cast<size_t>(end - begin));
+      read_at(file, of.piece.offset_bytes + begin, whole);
+      require_good(check_blocks(of, begin, whole));
+      at = end;
+    } else {
+      block.resize(static_cast<size_t>(end - begin));
+      read_at(file, of.piece.offset_bytes + begin, block);
+      require_good(check_blocks(of, begin, block));
+      int64_t next = std::min(end, to);
+      std::memcpy(target, block.data() + (at - begin), static_cast<size_t>(next - at));
+      at = next;
+    }
+  }
+}
+
+std::optional<DamagedPiece> CheckpointReader::State::check_piece(const PieceOf& of,
+                                                                 std::span<std::byte> buffer) const {
+  File file = open(of.piece.file);
+  for (int64_t begin = 0; begin < of.bytes; begin += kReadBytes) {
+    auto part = buffer.first(static_cast<size_t>(std::min(kReadBytes, of.bytes - begin)));
+    // Beyond the piece, too: the next one lies there.
+    file.read_ahead(of.piece.offset_bytes + begin + kReadBytes, kReadBytes);
+    read_at(file, of.piece.offset_bytes + begin, part);
+    if (auto damage = check_blocks(of, begin, part)) return damage;
+  }
+  return std::nullopt;
 }
 
 CheckpointReader::CheckpointReader(fs::path checkpoint) : state_(std::make_unique<State>()) {
@@ -141,6 +195,8 @@ CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
 const std::map<std::string, StoredTensor>& CheckpointReader::tensors() const { return state_->index.tensors; }
 const std::string& CheckpointReader::metadata() const { return state_->index.metadata; }
 int64_t CheckpointReader::step() const { return state_->index.step; }
+int64_t CheckpointReader::bytes_read() const { return state_->bytes_read; }
+const std::map<std::string, int64_t>& CheckpointReader::files() const { return state_->index.files; }
 
 void CheckpointReader::read(const std::string& name, int64_t begin, int64_t numel, void* out) const {
   std::string place = state_->directory.string() + ": tensor " + in_quotes(name);
@@ -157,15 +213,31 @@ void CheckpointReader::read(const std::string& name, int64_t begin, int64_t nume
                        [](int64_t element, const StoredPiece& p) { return element < p.begin + p.numel; });
   for (; piece != tensor.pieces.end() && piece->begin < end; ++piece) {
     int64_t from = std::max(begin, piece->begin), to = std::min(end, piece->begin + piece->numel);
-    std::byte* target = static_cast<std::byte*>(out) + (from - begin) * itemsize(tensor.dtype);
-    state_->read_piece(name, tensor, *piece, from, to - from, target);
+    int64_t item = itemsize(tensor.dtype);
+    state_->read_piece({name, *piece, piece->numel * item}, (from - piece->begin) * item,
+                       (to - piece->begin) * item, static_cast<std::byte*>(out) + (from - begin) * item);
   }
 }
 
-void CheckpointReader::verify() const {
-  std::vector<std::byte> buffer(static_cast<size_t>(kVerifyBytes));
+std::vector<DamagedPiece> CheckpointReader::find_damage() const {
+  std::vector<PieceOf> pieces;
   for (const auto& [name, tensor] : tensors())
-    for (const StoredPiece& piece : tensor.pieces) state_->verify_piece(name, tensor, piece, buffer);
+    for (const StoredPiece& piece : tensor.pieces)
+      pieces.push_back({name, piece, piece.numel * itemsize(tensor.dtype)});
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  auto place = [&](size_t i) { return std::tie(pieces[i].piece.file, pieces[i].piece.offset_bytes); };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+  std::vector<std::byte> buffer(static_cast<size_t>(kReadBytes));
+  std::vector<DamagedPiece> damaged;
+  for (size_t i : order)
+    if (auto damage = state_->check_piece(pieces[i], buffer)) damaged.push_back(std::move(*damage));
+  return damaged;
+}
+
+void CheckpointReader::verify() const {
+  auto damaged = find_damage();
+  if (!damaged.empty()) state_->require_good(damaged.front());
 }
 
 }  // namespace zero

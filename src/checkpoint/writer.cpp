@@ -1,9 +1,6 @@
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <memory>
 #include <set>
 
 #include "base/checked.h"
@@ -19,8 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace checkpoint;
-
-constexpr size_t kWriteBytes = 4 << 20;  // hashed and written while it is in the cache
 
 bool is_utf8(const std::string& text) {
   try {
@@ -72,17 +67,16 @@ std::vector<HeaderEntry> lay_out(const std::vector<const TensorPiece*>& order) {
   return entries;
 }
 
-uint64_t write_hashed(File& file, std::span<const std::byte> bytes) {
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), XXH3_freeState);
-  if (!hash) throw std::bad_alloc();
-  XXH3_64bits_reset(hash.get());
+// Block by block, so that what was hashed is still in the cache when it is copied.
+std::vector<uint64_t> write_hashed(BlockWriter& file, std::span<const std::byte> bytes) {
+  std::vector<uint64_t> checksums;
   while (!bytes.empty()) {
-    auto chunk = bytes.first(std::min(bytes.size(), kWriteBytes));
-    XXH3_64bits_update(hash.get(), chunk.data(), chunk.size());
-    file.write(chunk);
-    bytes = bytes.subspan(chunk.size());
+    auto block = bytes.first(std::min(bytes.size(), static_cast<size_t>(kChecksumBytes)));
+    checksums.push_back(checksums_of(block).front());
+    file.add(block);
+    bytes = bytes.subspan(block.size());
   }
-  return XXH3_64bits_digest(hash.get());
+  return checksums;
 }
 
 StoredTensor& tensor_of(std::map<std::string, StoredTensor>& tensors, const std::string& name, Dtype dtype,
@@ -177,18 +171,18 @@ ShardManifest CheckpointWriter::write_shard(const fs::path& temporary, int rank,
 
   require_free_space(temporary, manifest.file_bytes);
   fs::path path = temporary / name;
-  File file = File::create(path);
+  BlockWriter file(path);
   try {
-    file.write(std::as_bytes(std::span(header)));
+    file.add(std::as_bytes(std::span(header)));
     for (size_t i = 0; i < order.size(); ++i) {
       const TensorPiece& piece = *order[i];
       auto bytes = static_cast<size_t>(piece.numel * itemsize(piece.dtype));
-      uint64_t checksum = write_hashed(file, {static_cast<const std::byte*>(piece.data), bytes});
+      auto checksums = write_hashed(file, {static_cast<const std::byte*>(piece.data), bytes});
       int64_t offset = static_cast<int64_t>(header.size()) + entries[i].begin_byte;
       manifest.tensors.at(piece.name)
-          .pieces.push_back({manifest.file, piece.begin, piece.numel, offset, checksum});
+          .pieces.push_back({manifest.file, piece.begin, piece.numel, offset, std::move(checksums)});
     }
-    file.sync_and_close();
+    file.finish();
   } catch (...) {
     std::error_code ignored;
     fs::remove(path, ignored);
