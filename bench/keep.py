@@ -1,4 +1,5 @@
-"""keep.py FROM TO COMMAND: a Google Benchmark result with machine, date and command, without what changes from run to run."""
+"""keep.py FROM TO COMMAND: a Google Benchmark result, or lines of JSON, with machine, date and command, without what changes from
+run to run."""
 import json
 import sys
 
@@ -6,7 +7,8 @@ import machine
 
 source, target, command = sys.argv[1:]
 with open(source) as file:
-    found = json.load(file)["benchmarks"]
+    text = file.read()
+rows = [json.loads(line) for line in text.splitlines()] if source.endswith(".jsonl") else json.loads(text)["benchmarks"]
 drop = {"family_index", "per_family_instance_index", "run_name", "run_type", "repetitions", "repetition_index", "cpu_time"}
-rows = [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items() if key not in drop} for row in found]
+rows = [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items() if key not in drop} for row in rows]
 machine.save(target, command, {"benchmarks": rows})

@@ -122,6 +122,48 @@ def put_between_marks(path, name, text):
         file.write(marks.sub(lambda found: found[1] + text + "\n" + found[2], whole))
 
 
+def load(folder, name):
+    path = os.path.join(folder, name + ".json")
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        return json.load(file)["benchmarks"]
+
+
+def collectives(folder):
+    rows = load(folder, "collectives")
+    lines = ["| collective | ms | Gloo ms | times faster (>= 6) | bare shared memory ms | of it (>= 0.8) |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        name = row["name"].split("/iterations")[0]
+        lines.append(f"| {name} | {row['ms']:.2f} | {row['gloo_ms']:.2f} | {row['over_gloo']:.1f} | {row['direct_ms']:.2f} | {row['of_direct']:.2f} |")
+    return "\n".join(lines) if rows else ""
+
+
+def adam(folder):
+    """Our kernel of the machine's best instructions, its share of the memory's speed, and the peers' flows."""
+    peers = load(folder, "peers-adam")
+    lines = ["| AdamW, 32 Mi elements, bf16 parameters, fp32 master | threads | ms | GB/s | of the memory's speed (>= 0.9) |", "|---|---|---|---|---|"]
+    ours = [row for row in load(folder, "optimizer") if row["name"].startswith("AdamW/")]
+    if not ours:
+        return ""
+    best = ours[-1]["name"].split("/")[1]
+    for row in ours:
+        _, kernels, threads, *_ = row["name"].split("/")
+        if kernels == best:
+            lines.append(f"| zero.cpp, {kernels} | {threads.split(':')[1]} | {row['real_time']:.1f} | {row['GB/s']:.1f} | {row['of_stream']:.2f} |")
+    lines += [f"| {row['name']} | {row['threads']} | {row['ms']:.1f} | | |" for row in peers]
+    return "\n".join(lines)
+
+
+def dispatch(folder):
+    rows = load(folder, "dispatch")
+    if not rows:
+        return ""
+    row = rows[0]
+    return (f"Operators of a step of GPT-2 124M, forward and backward: {row['operators']:.0f}. One of them takes {row['plain_ns']:.0f} ns alone and "
+            f"{row['seen_ns']:.0f} ns where the engine sees it: {100 * row['share']:.2f} % of the step (at most 1 %).")
+
+
 def main():
     parser = argparse.ArgumentParser(prog="report.py")
     parser.add_argument("--results", default=os.path.join(HERE, "results"))
@@ -138,6 +180,9 @@ def main():
         plot(steps, arguments.results)
         if arguments.readme:
             put_between_marks(arguments.readme, steps.name, text)
+    for make in (collectives, adam, dispatch):
+        if text := make(arguments.results):
+            print(text + "\n")
     return 0
 
 

@@ -63,7 +63,7 @@ def cases(arguments):
 
 
 def run(command, extra_environment, limit_s):
-    """The record that a command prints, with the seconds from its start to the end of the first step; or None and the reason."""
+    """The record that a command prints, with the seconds from its start to the first step; or None and the reason."""
     began = time.time()
     try:
         done = subprocess.run(command, env={**os.environ, **extra_environment}, capture_output=True, text=True, timeout=limit_s)

@@ -150,7 +150,7 @@ void random_sections(Dice& d, Config& c) {
   c.parallel.backend =
       d.one_of({ParallelConfig::Backend::Auto, ParallelConfig::Backend::Gloo, ParallelConfig::Backend::Nccl});
   c.parallel.threads_per_rank = static_cast<int>(d.from(0, 64));
-  c.parallel.bind_cores = d.coin();
+  c.parallel.bind_cores = d.flip();
   c.checkpoint.directory = "x" + d.text();
   c.checkpoint.interval_steps = d.from(0, 100);
   c.checkpoint.keep_last = d.from(0, 100);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "support/program.h"
@@ -121,6 +122,34 @@ class Tool : public ::testing::Test {
   testing::TemporaryDirectory folder_;
 };
 std::unique_ptr<testing::TemporaryDirectory> Tool::made_;
+
+TEST_F(Tool, ATraceShowsEveryRanksStepsUnitsAndCollectives) {
+  good({"train", "train.json", "--ranks", "2", "--trace", "trace.json"});
+  const auto events = nlohmann::json::parse(read_bytes(path() / "trace.json")).at("traceEvents");
+  for (const int rank : {0, 1}) {
+    std::map<std::string, int> spans, begins, ends;
+    for (const auto& event : events) {
+      if (event.at("pid") != rank) continue;
+      const std::string phase = event.at("ph"), name = event.at("name");
+      if (phase == "X") ++spans[name];
+      if (phase == "b") ++begins[name];
+      if (phase == "e") ++ends[name];
+    }
+    EXPECT_EQ(spans["step"], 4) << "rank " << rank;
+    EXPECT_EQ(spans["backward"], 4);
+    EXPECT_GE(spans["forward"], 4);
+    EXPECT_GE(spans["h.0"], 8);
+    EXPECT_EQ(spans["update"], 4);
+    EXPECT_GE(begins["reduce_scatter h.1"], 1);
+    EXPECT_GE(begins["all_gather h.0"], 4);
+    EXPECT_EQ(begins, ends);
+  }
+  for (const auto& line : metrics())
+    if (line.contains("waited_share")) {
+      EXPECT_GE(line.at("waited_share").get<double>(), 0);
+      EXPECT_LE(line.at("waited_share").get<double>(), 1);
+    }
+}
 
 TEST_F(Tool, TrainsEvaluatesAndGenerates) {
   const ProgramResult trained = good({"train", "train.json", "--ranks", "2"});

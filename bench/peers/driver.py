@@ -66,11 +66,11 @@ def run_rank(rank, arguments, peer, build, port, out):
         draws = [torch.randint(VOCABULARY, shape, generator=generator) for _ in range(arguments.grad_accum)]
         micro_batches = [(d[:, :-1].contiguous(), d[:, 1:].contiguous()) for d in draws]
         dist.barrier()
+        first_step_at = first_step_at or time.time()
         start = time.perf_counter()
         loss = torch.as_tensor(float(step(micro_batches)))
         dist.barrier()
         seconds.append(time.perf_counter() - start)
-        first_step_at = first_step_at or time.time()
         dist.all_reduce(loss)
         losses.append(float(loss) / arguments.ranks)
         pss_mib = max(pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"))

@@ -7,9 +7,9 @@
 
 namespace zero::detail {
 
-/// Neighbours are merged when they come free. Small blocks take the first gap that fits; from kLarge on it is the smallest
-/// one, which leaves large gaps whole: in a training step the range ends up to 2 % shorter than with first fit
-/// alone. Offsets and sizes are multiples of kGrain.
+/// Neighbours are merged when they come free. Small blocks take the first gap that fits; from kLarge on it is
+/// the smallest one, which leaves large gaps whole: in a training step the range ends up to 2 % shorter than
+/// with first fit alone. Offsets and sizes are multiples of kGrain.
 class BlockMap {
  public:
   static constexpr size_t kGrain = 64;

@@ -41,8 +41,8 @@ void prepare_compute_threads(int threads) {
 
 std::vector<int> cores_of_rank(std::span<const int> allowed, int rank, int ranks) {
   require(!allowed.empty() && rank >= 0 && rank < ranks, ErrorKind::Usage, "cores",
-          "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " on " + std::to_string(allowed.size()) +
-              " cores makes no sense");
+          "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " on " +
+              std::to_string(allowed.size()) + " cores makes no sense");
   const int count = static_cast<int>(allowed.size());
   if (ranks > count) return {allowed[static_cast<size_t>(rank % count)]};
   const int each = count / ranks, more = count % ranks;
@@ -56,7 +56,8 @@ std::vector<int> bind_to_cores(int local_rank, int local_ranks) {
   CPU_ZERO(&set);
   for (const int core : cores) CPU_SET(core, &set);
   require(sched_setaffinity(0, sizeof set, &set) == 0, ErrorKind::Io, "compute threads",
-          std::string("the kernel does not bind them to cores: ") + std::strerror(errno), "leave parallel.bind_cores out");
+          std::string("the kernel does not bind them to cores: ") + std::strerror(errno),
+          "leave parallel.bind_cores out");
   return cores;
 }
 

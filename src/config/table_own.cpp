@@ -78,18 +78,19 @@ Row parallel_row() {
       {{"auto", Backend::Auto}, {"shm", Backend::Shm}, {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}},
       {"mpi", "ucc"});
   return section<Config>(
-      "parallel", {field("ranks", ZERO_AT(parallel.ranks), null_as(0, count(1)),
-                         "ranks that must come; null: any number"),
-                   field("shard_group", ZERO_AT(parallel.shard_group_ranks), null_as(0, count(1)),
-                         "hybrid: ranks that share a shard, replicated across; null: all"),
-                   field("timeout_s", ZERO_AT(parallel.timeout_s), number_above(0),
-                         "seconds until a collective is an error"),
-                   field("backend", ZERO_AT(parallel.backend), backends,
-                         "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
-                   field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
-                         "compute threads; null: the cores divided by the local ranks"),
-                   field("bind_cores", ZERO_AT(parallel.bind_cores), boolean(),
-                         "keep each rank on its part of the host's cores; for ranks that have the host to themselves")});
+      "parallel",
+      {field("ranks", ZERO_AT(parallel.ranks), null_as(0, count(1)),
+             "ranks that must come; null: any number"),
+       field("shard_group", ZERO_AT(parallel.shard_group_ranks), null_as(0, count(1)),
+             "hybrid: ranks that share a shard, replicated across; null: all"),
+       field("timeout_s", ZERO_AT(parallel.timeout_s), number_above(0),
+             "seconds until a collective is an error"),
+       field("backend", ZERO_AT(parallel.backend), backends,
+             "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
+       field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
+             "compute threads; null: the cores divided by the local ranks"),
+       field("bind_cores", ZERO_AT(parallel.bind_cores), boolean(),
+             "keep each rank on its part of the host's cores; for ranks that have the host to themselves")});
 }
 
 Row checkpoint_row() {

@@ -33,7 +33,8 @@ struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
-  bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false, bind = false;
+  bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
+       bind = false;
   uint64_t seed = 1234;
 };
 
@@ -123,7 +124,7 @@ class Trained {
 struct Timings {
   std::vector<double> seconds, losses;
   double pss_mib = 0, other_cpu = 0;
-  double first_step_at = 0;  // Unix time of its end
+  double first_step_at = 0;  // Unix time of its beginning
 };
 
 std::vector<Micro> draw(const BenchArguments& arguments, int64_t vocabulary, at::Generator& generator) {
@@ -153,14 +154,14 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vo
     }
     const std::vector<Micro> micros = draw(arguments, vocabulary, generator);
     world.barrier("begin");
+    if (i == 0)
+      timings.first_step_at =
+          std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     const auto began = Clock::now();
     const double loss = step(micros);
     world.barrier("end");
     timings.seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count());
     timings.losses.push_back(loss);
-    if (i == 0)
-      timings.first_step_at =
-          std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }
   at::Tensor own = at::tensor(cpu_seconds() - cpu, at::kDouble).view({1});

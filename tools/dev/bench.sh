@@ -7,7 +7,7 @@ build_benchmarks() {
   need_packages libbenchmark-dev
   set_up
   cmake -S "$ROOT" -B "$ROOT/build/$PRESET" -DZERO_BUILD_BENCHMARKS=ON >/dev/null || die "CMake could not add the benchmarks"
-  build zero_tool optimizer_bench collectives_bench
+  build zero_tool optimizer_bench dispatch_bench collectives_bench
 }
 
 # The peers in a virtual environment of their own: PyTorch for Python and DeepSpeed, whose kernels need g++ and ninja.
@@ -39,14 +39,25 @@ record_benchmark() {
 do_bench() {
   build_benchmarks
   record_benchmark optimizer "$ROOT/build/$PRESET/bench/optimizer_bench"
+  record_benchmark dispatch "$ROOT/build/$PRESET/bench/dispatch_bench"
   record_benchmark collectives "$ROOT/build/$PRESET/zero" launch --ranks 2 -- "$ROOT/build/$PRESET/bench/collectives_bench"
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$ROOT/bench/results/ours" --said "./dev bench $*" "$@"
   python3 "$ROOT/bench/report.py" --results "$ROOT/bench/results/ours"
 }
 
+# Their Adam beside ours.
+peers_adam() {
+  local lines=$ROOT/build/peers-adam.jsonl threads
+  for threads in 1 2; do "$PEERS/bin/python" "$ROOT/bench/peers/adam.py" $threads; done >"$lines" ||
+    die "DeepSpeed's Adam failed, see above"
+  record_benchmark optimizer "$ROOT/build/$PRESET/bench/optimizer_bench"
+  python3 "$ROOT/bench/keep.py" "$lines" "$ROOT/bench/results/peers-adam.json" "./dev peers"
+}
+
 do_peers() {
   build_benchmarks
   need_peers
+  peers_adam
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --peers "$PEERS" --said "./dev peers $*" "$@"
   python3 "$ROOT/bench/report.py" --readme "$ROOT/README.md"
 }
