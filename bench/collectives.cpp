@@ -159,7 +159,11 @@ int main(int argc, char** argv) {
   again.listen_fd = -1;
   const Mesh over_gloo = Mesh::join(again, options);
   bench::Job job{mesh.world(), over_gloo.world(), bench::SpinBarrier(mesh.world())};
-  std::vector<char*> arguments(argv, argv + (mesh.rank() == 0 ? argc : 1));
+  // All ranks run the same benchmarks; one writes files.
+  std::vector<char*> arguments;
+  for (int i = 0; i < argc; ++i)
+    if (mesh.rank() == 0 || !std::string_view(argv[i]).starts_with("--benchmark_out"))
+      arguments.push_back(argv[i]);
   int count = static_cast<int>(arguments.size());
   bench::register_all(job);
   benchmark::Initialize(&count, arguments.data());

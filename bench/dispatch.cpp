@@ -68,11 +68,11 @@ void fallback(benchmark::State& state) {
   constexpr int kOperators = 100'000;
   const at::Tensor a = at::ones({1}), b = at::ones({1});
   at::Tensor out = at::ones({1});
+  static const Step step = measure_step();
   const at::NoGradGuard no_grad;
   const auto many = [&] {
     for (int i = 0; i < kOperators; ++i) at::add_out(out, a, b);
   };
-  static const Step step = measure_step();
   std::vector<double> plain, seen;
   for (auto _ : state) {
     plain.push_back(seconds(many) / kOperators * 1e9);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "compute/parallel.h"
+#include "mesh/row_sums.h"
 
 namespace zero::detail {
 namespace {
@@ -21,16 +22,6 @@ void add_block(Sum* sum, const In* in, int64_t count) {
     return;
   }
   for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<Sum>(in[i]);
-}
-
-// bf16 is the upper half of an fp32: the shift vectorises where the class's conversion may not.
-void add_block(float* sum, const c10::BFloat16* in, int64_t count) {
-  auto bits = [](c10::BFloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.x) << 16); };
-  if (count == kBlock) {
-    for (int64_t i = 0; i < kBlock; ++i) sum[i] += bits(in[i]);
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) sum[i] += bits(in[i]);
 }
 
 template <typename Sum, typename In>
@@ -58,6 +49,17 @@ void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accu
                 [&](int64_t begin, int64_t end) { sum_range(to, data, accumulate, begin, end); });
 }
 
+// The two that training moves have loops of their own.
+template <class In>
+void add_rows_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
+  std::vector<const In*> rows;
+  rows.reserve(parts.size());
+  for (const auto& part : parts) rows.push_back(static_cast<const In*>(part.const_data_ptr()));
+  float* to = out.mutable_data_ptr<float>();
+  parallel_over(out, 64 * kBlock,
+                [&](int64_t begin, int64_t end) { add_rows(to, rows, begin, end, accumulate); });
+}
+
 template <typename Sum>
 void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
   switch (parts[0].scalar_type()) {
@@ -77,6 +79,11 @@ void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accu
 void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate) {
   if (out.numel() == 0) return;
   if (out.is_cpu()) {
+    const at::ScalarType type = parts[0].scalar_type();
+    if (out.scalar_type() == at::kFloat && type == at::kFloat)
+      return add_rows_on_cpu<float>(out, parts, accumulate);
+    if (out.scalar_type() == at::kFloat && type == at::kBFloat16)
+      return add_rows_on_cpu<uint16_t>(out, parts, accumulate);
     if (out.scalar_type() == at::kFloat) return sum_on_cpu<float>(out, parts, accumulate);
     return sum_on_cpu<double>(out, parts, accumulate);
   }

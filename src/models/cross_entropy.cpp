@@ -4,21 +4,12 @@
 #include <cmath>
 #include <limits>
 
-// One version for every width of vector registers, chosen when the program is loaded. Sanitizers start too
-// late for it.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define ZERO_VECTOR_VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define ZERO_VECTOR_VERSIONS
-#endif
+#include "base/vector_versions.h"
 
 namespace zero::detail {
 namespace {
 
 constexpr int64_t kLanes = 64;
-
-#define ZERO_INLINE inline __attribute__((always_inline))
 
 // exp(x) for x <= 0 to about 2e-7 relative; below -87 it is 0. Cephes' reduction and polynomial (expf).
 ZERO_INLINE float exp_of(float x) {

@@ -1,0 +1,16 @@
+#pragma once
+// The inner loop of a sum over ranks, on raw memory.
+
+#include <cstdint>
+#include <vector>
+
+namespace zero::detail {
+
+/// out[i] = rows[0][i] + rows[1][i] + ... in fp32 from left to right, for i in [begin, end); with
+/// `accumulate` that sum is added to out[i]. Rows are fp32, or bf16 as its 16 bits. No row overlaps `out`.
+/// The same bits on every processor.
+void add_rows(float* out, const std::vector<const float*>& rows, int64_t begin, int64_t end, bool accumulate);
+void add_rows(float* out, const std::vector<const uint16_t*>& rows, int64_t begin, int64_t end,
+              bool accumulate);
+
+}  // namespace zero::detail
