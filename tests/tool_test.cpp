@@ -221,7 +221,7 @@ TEST_F(Tool, AStoppedRunSavesAndGoesOn) {
 }
 
 TEST_F(Tool, HelpOfEveryVerb) {
-  for (const std::string verb : {"tokenize", "train", "eval", "generate"}) {
+  for (const std::string verb : {"tokenize", "train", "eval", "generate", "inspect", "verify"}) {
     EXPECT_NE(good({verb, "--help"}).output.find("zero " + verb), std::string::npos);
     EXPECT_NE(good({"--help"}).output.find("  " + verb), std::string::npos);
   }
@@ -341,6 +341,47 @@ TEST_F(Tool, DamagedCheckpoints) {
   good({"train", "train.json", "--ranks", "2", "--resume", "run/checkpoints/step-00000002"});
   EXPECT_TRUE(fs::exists(path() / "run/checkpoints/step-00000004-1"));
   good({"eval", "run", "--data", "eval.tokens"});
+}
+
+TEST_F(Tool, InspectsAndVerifiesCheckpoints) {
+  good({"train", "train.json", "--ranks", "2"});
+  const std::string verified = good({"verify", "run"}).output;
+  EXPECT_TRUE(verified.starts_with("run/checkpoints/step-00000004: good; ")) << verified;
+  EXPECT_NE(verified.find(" in 2 files, "), std::string::npos) << verified;
+  good({"verify", "run/checkpoints"});
+  good({"verify", "run/checkpoints/step-00000002"});
+
+  const std::string text = good({"inspect", "run"}).output;
+  for (const char* part : {"step        4\n", "rank-00001.safetensors", "optimizer/exp_avg_sq", "together",
+                           "gpt2, layers 2", "model/h.0.ln_1.weight", "[16]"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
+  EXPECT_EQ(good({"inspect", "run", "--summary"}).output.find("model/h.0"), std::string::npos);
+  const std::string some = good({"inspect", "run", "--tensors", "model/wpe.*"}).output;
+  EXPECT_NE(some.find("model/wpe.weight"), std::string::npos) << some;
+  EXPECT_EQ(some.find("model/wte.weight"), std::string::npos) << some;
+  const auto json = nlohmann::json::parse(good({"inspect", "run", "--json"}).output);
+  EXPECT_EQ(json["step"], 4);
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["tensors"]["model/wpe.weight"]["shape"], (std::vector<int>{16, 16}));
+  EXPECT_EQ(json["totals"]["model"]["bytes"], json["totals"]["optimizer/exp_avg"]["bytes"]);
+  EXPECT_EQ(json["metadata"]["user"]["position"], 16);
+
+  expect_refused({"verify", "nothing"}, {"nothing", "no such directory"});
+  expect_refused({"inspect", "tokenizer"}, {"tokenizer", "neither a run directory nor a checkpoint"});
+  expect_refused({"inspect", "run", "--tensors", "x*"}, {"no tensor's name matches"});
+  const fs::path file = path() / "run/checkpoints/step-00000004/rank-00001.safetensors";
+  std::string bytes = read_bytes(file);
+  bytes.back() ^= 1;
+  std::ofstream(file, std::ios::binary) << bytes;
+  const ProgramResult damaged = zero({"verify", "run"});
+  EXPECT_EQ(damaged.exit, 1);
+  EXPECT_NE(damaged.output.find("damaged: rank-00001.safetensors: tensor \"rank/1/random\""),
+            std::string::npos)
+      << damaged.all();
+  expect_refused({"verify", "run"},
+                 {"1 of ", "pieces are damaged", "\"rank/1/random\" in rank-00001.safetensors"});
+  fs::resize_file(file, bytes.size() - 1);
+  expect_refused({"verify", "run"}, {"rank-00001.safetensors", "lost from tensor \"rank/1/random\" on"});
 }
 
 TEST_F(Tool, AFullDiskLosesNoCheckpoint) {

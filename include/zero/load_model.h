@@ -21,6 +21,10 @@ struct SavedModel {
   int64_t step = 0;       // of the training run
 };
 
+/// The checkpoint that `path` names: itself, or the newest of a run directory or of a folder of checkpoints.
+/// Reads nothing of it. Throws Config where there is none.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
 /// `model` is a run directory (its newest checkpoint counts) or a checkpoint directory. Throws Config where
 /// it is neither, or holds no checkpoint, or one that `zero train` did not write; Io and Corrupt as
 /// CheckpointReader.

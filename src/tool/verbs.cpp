@@ -17,6 +17,8 @@ std::span<const Verb> verbs() {
       {"train", "train a model; with --ranks N on that many local ranks", run_train},
       {"eval", "loss and perplexity of a trained model", run_eval},
       {"generate", "text from a trained model", run_generate},
+      {"inspect", "what is in a checkpoint", run_inspect},
+      {"verify", "check every byte of a checkpoint", run_verify},
       {"launch", "start several local ranks of any program", run_launch},
       {"bench", "time training steps on this machine", run_bench},
   };

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/index.h"
 #include "train/checkpoint_metadata.h"
 #include "train/run_files.h"
 #include "zero/checkpoint.h"
@@ -83,15 +84,20 @@ fs::path newest_of_run(const fs::path& run) {
 
 }  // namespace
 
-SavedModel find_model(const fs::path& model) {
+fs::path find_checkpoint(const fs::path& path) {
   std::error_code ignored;
-  const bool is_run = fs::exists(model / training::kConfigFile, ignored);
-  const bool is_checkpoint = fs::exists(model / "index.json", ignored);
-  require(is_run || is_checkpoint, ErrorKind::Config, model.string(),
-          fs::exists(model, ignored) ? "it is neither a run directory nor a checkpoint"
-                                     : "there is no such directory",
+  if (fs::exists(path / checkpoint::kIndexName, ignored)) return path;
+  if (fs::exists(path / training::kConfigFile, ignored)) return newest_of_run(path);
+  require(fs::is_directory(path, ignored), ErrorKind::Config, path.string(), "there is no such directory",
           "name the directory of a run, or one of its checkpoints");
-  const fs::path checkpoint = is_run ? newest_of_run(model) : model;
+  fs::path newest = latest_checkpoint(path);
+  require(!newest.empty(), ErrorKind::Config, path.string(), "it is neither a run directory nor a checkpoint",
+          "name the directory of a run, or one of its checkpoints");
+  return newest;
+}
+
+SavedModel find_model(const fs::path& model) {
+  const fs::path checkpoint = find_checkpoint(model);
   const training::CheckpointMetadata metadata = training::read_metadata(checkpoint);
   return {.checkpoint = checkpoint,
           .config = metadata.config,
