@@ -155,6 +155,9 @@ void random_sections(Dice& d, Config& c) {
   c.checkpoint.interval_steps = d.from(0, 100);
   c.checkpoint.keep_last = d.from(0, 100);
   c.checkpoint.save_at_end = d.flip();
+  c.checkpoint.async = d.flip();
+  c.checkpoint.on_failure =
+      d.flip() ? CheckpointConfig::OnFailure::Continue : CheckpointConfig::OnFailure::Stop;
   c.logging.metrics_file = d.flip() ? "m" + d.text() : "";
   c.logging.print_interval_steps = d.from(1, 100);
   c.run.directory = d.text();

@@ -384,6 +384,27 @@ TEST_F(Tool, InspectsAndVerifiesCheckpoints) {
   expect_refused({"verify", "run"}, {"rank-00001.safetensors", "lost from tensor \"rank/1/random\" on"});
 }
 
+TEST_F(Tool, ASignalSavesAndTrainingGoesOn) {
+  Program program({ZERO_TOOL, "train", "train.json", "--ranks", "2", "--set", "run.steps=100000", "--set",
+                   "checkpoint.interval_steps=0", "--set", "checkpoint.save_at_end=false"},
+                  {.directory = path()});
+  const auto steps = [&] {
+    std::error_code error;
+    return fs::exists(path() / "run/metrics.jsonl", error) ? losses().size() : 0;
+  };
+  ASSERT_TRUE(program.wait_until([&] { return steps() > 3; })) << program.result_so_far().all();
+  program.signal(SIGUSR1);
+  const auto saved = [&] {
+    return program.result_so_far().output.find("saved run/checkpoints/step-") != std::string::npos;
+  };
+  ASSERT_TRUE(program.wait_until(saved)) << program.result_so_far().all();
+  const size_t before = steps();
+  EXPECT_TRUE(program.wait_until([&] { return steps() > before + 3; })) << "it has stopped";
+  good({"verify", "run"});
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait().exit, 128 + SIGTERM);
+}
+
 TEST_F(Tool, AFullDiskLosesNoCheckpoint) {
   good({"train", "train.json", "--set", "run.steps=2"});
   const std::string before = read_bytes(path() / "run/checkpoints/step-00000002/rank-00000.safetensors");

@@ -2,8 +2,10 @@
 #include "zero/train.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -210,6 +212,81 @@ TEST(Train, WithoutCheckpointsAStopSavesNone) {
     EXPECT_TRUE(result.checkpoint.empty());
   });
   EXPECT_FALSE(std::filesystem::exists(small.path() / "run" / "checkpoints"));
+}
+
+// Both ways of saving leave the same bytes, and neither changes what is trained.
+TEST(Train, SavingInTheBackgroundChangesNothing) {
+  const SmallRun small;
+  const std::vector<std::string> at_once = {"checkpoint.interval_steps=1", "checkpoint.async=false"};
+  train_on(2, small.config(2, at_once, "at_once"));
+  train_on(2, small.config(2, {"checkpoint.interval_steps=1", "checkpoint.keep_last=0"}, "background"));
+  EXPECT_EQ(course_of(small.path() / "background"), course_of(small.path() / "at_once"));
+  EXPECT_EQ(newest_values(small.path() / "background"), newest_values(small.path() / "at_once"));
+  for (int step = 1; step <= 6; ++step)
+    EXPECT_NO_THROW(
+        CheckpointReader(small.path() / "background/checkpoints" / ("step-0000000" + std::to_string(step)))
+            .verify());
+  // Resumed from one that was written while training went on.
+  train_on(2, small.config(2, at_once, "background"),
+           {.resume = small.path() / "background/checkpoints/step-00000003"});
+  EXPECT_EQ(course_of(small.path() / "background"), course_of(small.path() / "at_once"));
+}
+
+// A limit on the size of one rank's files stands for a full disk.
+TEST(Train, AFailedSaveStopsTrainingUnlessItMayGoOn) {
+  const SmallRun small;
+  for (const std::string async : {"true", "false"})
+    for (const bool goes_on : {false, true}) {
+      const Config config =
+          small.config(2,
+                       {"run.steps=5", "scheduler.params.total_steps=5", "checkpoint.interval_steps=2",
+                        "checkpoint.save_at_end=false", "checkpoint.async=" + async,
+                        std::string("checkpoint.on_failure=") + (goes_on ? "continue" : "stop")},
+                       async + (goes_on ? "-continue" : "-stop"));
+      const auto results = testing::collect_ranks(2, [&](const Mesh& mesh) {
+        std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit{10000, 10000};
+        if (mesh.rank() == 1) setrlimit(RLIMIT_FSIZE, &limit);
+        const TrainResult result = train(config, mesh);
+        EXPECT_EQ(result.steps, 5);
+        EXPECT_EQ(result.failed_saves, 2);
+        EXPECT_TRUE(result.checkpoint.empty());
+      });
+      for (const auto& result : results) {
+        EXPECT_EQ(result.exit, goes_on ? 0 : 1) << result.error;
+        EXPECT_TRUE(result.failures.empty()) << result.failures[0];
+        if (!goes_on)
+          EXPECT_NE(result.error.find("rank-00001.safetensors: cannot write"), std::string::npos)
+              << result.error;
+      }
+      EXPECT_EQ(latest_checkpoint(config.run.directory + "/checkpoints"), "");
+    }
+}
+
+// What training may go on after on the way is an error at its end.
+TEST(Train, AFailedSaveAtTheEndIsAnError) {
+  const SmallRun small;
+  const Config config = small.config(2, {"checkpoint.on_failure=continue"});
+  const auto results = testing::collect_ranks(2, [&](const Mesh& mesh) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{10000, 10000};
+    if (mesh.rank() == 1) setrlimit(RLIMIT_FSIZE, &limit);
+    train(config, mesh);
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit, 1);
+  EXPECT_EQ(losses_of(small.path() / "run").size(), 6);
+}
+
+TEST(Train, ARequestSavesAndTrainingGoesOn) {
+  const SmallRun small;
+  run_ranks(2, [&](const Mesh& mesh) {
+    int asked = 0;
+    TrainOptions options;
+    if (mesh.rank() == 1) options.save_requested = [&] { return ++asked == 3; };
+    const TrainResult result = train(small.config(2, {"checkpoint.save_at_end=false"}), mesh, options);
+    EXPECT_EQ(result.steps, 6);
+    EXPECT_EQ(result.checkpoint.filename(), "step-00000003");
+  });
 }
 
 TEST(Train, FrozenParametersKeepTheirValues) {

@@ -84,7 +84,8 @@ struct EngineStats {
   int64_t all_reduce_elements = 0;  // of shards over replicas, counted twice
   int64_t resident_bytes = 0;       // slabs gathered beyond what this rank owns, now and at the peak
   int64_t peak_resident_bytes = 0;
-  double waited_s = 0;  // blocked on collectives
+  double waited_s = 0;       // blocked on collectives
+  int64_t loaded_bytes = 0;  // that load() has read of tensors on this rank
   int64_t traffic_elements() const {
     return all_gather_elements + reduce_scatter_elements + all_reduce_elements;
   }
@@ -164,6 +165,18 @@ class Engine {
   /// before is untouched.
   std::filesystem::path save(const std::filesystem::path& directory, const std::string& metadata = "{}",
                              int keep_last = 0);
+  /// The same in the background: returns once this rank's values are copied into host memory, which the save
+  /// keeps until they are written. Training may go on; a thread of each rank writes and sends nothing. Throws
+  /// Usage while another save is under way. Collective.
+  void begin_save(const std::filesystem::path& directory, const std::string& metadata = "{}",
+                  int keep_last = 0);
+  /// Ends what begin_save() began, as far as it has come: call it after later steps until it returns the
+  /// checkpoint's path, or with `wait` to block for that. Nothing where it is not published yet, or none was
+  /// begun. What failed on any rank is thrown on all, once; the save is over then and what was there before
+  /// is untouched. An engine that is destroyed first leaves the save unpublished or published. Collective.
+  std::optional<std::filesystem::path> finish_save(bool wait = true);
+  /// Whether finish_save() has something to end: the same on all ranks.
+  bool is_saving() const;
   /// Restores what save() wrote, on any number of ranks; returns the caller's metadata. On the same number of
   /// ranks, training goes on with the same bits. Nothing changes if it throws before reading (missing or
   /// mismatched names, shapes). Collective.

@@ -44,6 +44,8 @@ struct TrainOptions {
   // Asked after each step on every rank: a signal number ends training after that step on all ranks, with a
   // checkpoint where checkpoints are on. 0: go on.
   std::function<int()> stop_signal = {};
+  // Asked after each step on every rank: true on any of them saves a checkpoint after that step and goes on.
+  std::function<bool()> save_requested = {};
   // Called on every rank after each step; fields that say "rank 0" are the caller's rank's here.
   std::function<void(const StepReport&)> on_step = {};
 };
@@ -55,6 +57,7 @@ struct TrainResult {
   double loss = 0;                            // of the last step; NaN where there was none to make
   std::optional<EvalResult> evaluation = {};  // the last one made, where data.eval is given
   std::filesystem::path checkpoint = {};      // the last one saved; empty: none
+  int64_t failed_saves = 0;                   // that training went on after (checkpoint.on_failure)
   int signal = 0;                             // that ended training early; 0: none
 };
 

@@ -94,6 +94,7 @@ Row parallel_row() {
 }
 
 Row checkpoint_row() {
+  using OnFailure = CheckpointConfig::OnFailure;
   return section<Config>(
       "checkpoint",
       {field("directory", ZERO_AT(checkpoint.directory), nonempty_text(), "relative to run.directory"),
@@ -101,6 +102,11 @@ Row checkpoint_row() {
              "0: none between start and end"),
        field("keep_last", ZERO_AT(checkpoint.keep_last), integer(0), "newest checkpoints kept; 0: all"),
        field("save_at_end", ZERO_AT(checkpoint.save_at_end), boolean(), "save after the last step"),
+       field("async", ZERO_AT(checkpoint.async), boolean(),
+             "train on while a copy of the values, in host memory, is written"),
+       field("on_failure", ZERO_AT(checkpoint.on_failure),
+             choice<OnFailure>({{"stop", OnFailure::Stop}, {"continue", OnFailure::Continue}}),
+             "what a failed save on the way does; one at the end or on a signal is an error"),
        hint<std::string>("tag_validation",
                          choice<std::string>({{"Warn", "Warn"}, {"Ignore", "Ignore"}, {"Fail", "Fail"}}),
                          "Warn", "ranks always agree on a checkpoint's name"),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/engine_state.h"
+#include "engine/save_job.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -217,6 +218,13 @@ std::filesystem::path Engine::save(const std::filesystem::path& directory, const
                                    int keep_last) {
   return detail::save(*state_, directory, metadata, keep_last);
 }
+void Engine::begin_save(const std::filesystem::path& directory, const std::string& metadata, int keep_last) {
+  detail::begin_save(*state_, directory, metadata, keep_last);
+}
+std::optional<std::filesystem::path> Engine::finish_save(bool wait) {
+  return detail::finish_save(*state_, wait);
+}
+bool Engine::is_saving() const { return state_->saving != nullptr; }
 std::string Engine::load(const std::filesystem::path& checkpoint) {
   return detail::load(*state_, checkpoint);
 }
@@ -236,7 +244,8 @@ EngineStats Engine::stats() const {
           .all_reduce_elements = gradients.all_reduce_elements,
           .resident_bytes = slabs.resident_bytes,
           .peak_resident_bytes = slabs.peak_resident_bytes,
-          .waited_s = state_->waited_s};
+          .waited_s = state_->waited_s,
+          .loaded_bytes = state_->loaded_bytes};
 }
 
 std::vector<std::string> Engine::schedule() const {

@@ -2,7 +2,9 @@
 // What an engine is made of. The public class is a thin front of it.
 
 #include <exception>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "zero/engine.h"
 
 namespace zero::detail {
+
+class SaveJob;
 
 /// Lets a parameter's hook find the engine, and notice that it is gone.
 struct HookLink {
@@ -36,8 +40,10 @@ struct EngineState {
   int micro_step = 0;  // backwards since the last step
   int64_t steps = 0, skipped_steps = 0;
   double waited_s = 0;
+  int64_t loaded_bytes = 0;
   std::exception_ptr deferred;
   std::shared_ptr<HookLink> link;
+  std::unique_ptr<SaveJob> saving;  // in the background
 };
 
 /// One call of the engine's: what it waits for others counts as the engine's, and a trace shows it.
@@ -57,9 +63,13 @@ class EngineCall {
   TraceScope span_;
 };
 
-// engine_checkpoint.cpp
+// engine_save.cpp
 std::filesystem::path save(EngineState& state, const std::filesystem::path& directory,
                            const std::string& metadata, int keep_last);
+void begin_save(EngineState& state, const std::filesystem::path& directory, const std::string& metadata,
+                int keep_last);
+std::optional<std::filesystem::path> finish_save(EngineState& state, bool wait);
+// engine_load.cpp
 std::string load(EngineState& state, const std::filesystem::path& checkpoint);
 
 }  // namespace zero::detail

@@ -29,7 +29,7 @@ class Signals {
   Signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&set, signal);
     pthread_sigmask(SIG_BLOCK, &set, &before_);
     events_ = Descriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     require(events_.open(), ErrorKind::Io, "starting ranks",
@@ -147,6 +147,10 @@ class Job {
 
   void on_signal(int signal) {
     if (signal == SIGCHLD) return;
+    if (signal == SIGUSR1) {
+      kill(-group_, signal);
+      return;
+    }
     if (signal_ != 0) {
       kill(-group_, SIGKILL);
       return;

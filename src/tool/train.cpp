@@ -28,6 +28,7 @@ Config read(const TrainArguments& arguments, int ranks) {
 }
 
 void conclude(const TrainResult& result) {
+  if (result.failed_saves > 0) std::cout << result.failed_saves << " saves failed on the way, see above\n";
   if (result.signal != 0) {
     std::cout << "stopped by signal " << result.signal << " after step " << result.steps
               << (result.checkpoint.empty() ? "; checkpoints are off, nothing is saved"
@@ -52,6 +53,7 @@ int train_here(const Config& config, const Rendezvous& job, TrainOptions options
   if (!trace.empty()) mesh_options.trace = std::make_shared<Trace>();
   const Mesh mesh = Mesh::join(job, mesh_options);
   options.stop_signal = stop_signal;
+  options.save_requested = save_requested;
   options.progress = stdout;
   const TrainResult result = train(config, mesh, options);
   if (!trace.empty()) write_trace(mesh, trace);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <functional>
 #include <limits>
 #include <memory>
 
@@ -83,7 +84,9 @@ class Trainer {
   void share(const at::Tensor& loss_sum, StepReport& report);
   void record(const StepReport& report);
   void evaluate_now();
-  void save(bool evaluation_due);
+  void save(bool evaluation_due, bool is_last);
+  void finish_save(bool wait);
+  void attempt(bool may_fail, const std::function<void()>& saving);
   void finish_step();
   bool every(int64_t interval) const { return interval > 0 && step_ % interval == 0; }
 
@@ -101,6 +104,7 @@ class Trainer {
   Engine engine_;
   int64_t step_ = 0, position_ = 0;
   bool evaluation_due_ = false;  // of the resumed checkpoint
+  bool save_requested_ = false;  // on some rank, after the last step
   std::string resumed_with_;     // what differs from the resumed run's configuration
   TrainResult result_;
 };
@@ -174,19 +178,22 @@ at::Tensor Trainer::micro_batch(int64_t micro) {
   return loss.detach().to(at::kDouble);
 }
 
-// The mean loss over ranks and micro-batches, and what any rank was told to stop by, in one all-reduce.
+// The mean loss over ranks and micro-batches, and what any rank was told to stop by or to save.
 void Trainer::share(const at::Tensor& loss_sum, StepReport& report) {
   const int told = options_.stop_signal ? options_.stop_signal() : 0;
   const int64_t count = config_.gradient_accumulation_steps * mesh_.size();
   at::Tensor sums = at::zeros({1}, loss_sum.options());
   sums[0] = loss_sum;
-  at::Tensor signal = at::zeros({1}, loss_sum.options()).fill_(told);
+  at::Tensor signal = at::zeros({2}, loss_sum.options());
+  signal[0] = told;
+  signal[1] = options_.save_requested && options_.save_requested() ? 1 : 0;
   Work loss_work = mesh_.world().all_reduce(sums, Group::Reduce::Sum, "loss");
   Work signal_work = mesh_.world().all_reduce(signal, Group::Reduce::Max, "stop signal");
   loss_work.wait();
   signal_work.wait();
   report.loss = sums.item<double>() / static_cast<double>(count);
-  result_.signal = static_cast<int>(signal.item<double>());
+  result_.signal = static_cast<int>(signal[0].item<double>());
+  save_requested_ = signal[1].item<double>() != 0;
 }
 
 StepReport Trainer::step() {
@@ -245,7 +252,32 @@ void Trainer::evaluate_now() {
                   "  perplexity " + std::to_string(found.perplexity));
 }
 
-void Trainer::save(bool evaluation_due) {
+// Runs part of a save; if it may fail, training goes on after an error of files. All ranks see the same one.
+void Trainer::attempt(bool may_fail, const std::function<void()>& saving) {
+  try {
+    saving();
+  } catch (const Error& error) {
+    const bool goes_on = may_fail && config_.checkpoint.on_failure == CheckpointConfig::OnFailure::Continue;
+    if (!goes_on || error.kind() != ErrorKind::Io) throw;
+    ++result_.failed_saves;
+    progress_->note(std::string("save failed, training goes on: ") + error.what());
+  }
+}
+
+// Ends the save that is under way in the background, if it is there yet.
+void Trainer::finish_save(bool wait) {
+  if (!engine_.is_saving()) return;
+  attempt(/*may_fail=*/true, [&] {
+    if (const auto saved = engine_.finish_save(wait)) {
+      result_.checkpoint = *saved;
+      progress_->note("saved " + saved->string());
+    }
+  });
+}
+
+// The last save of a run waits for its end: there is nothing to do meanwhile, and its failure is the run's.
+void Trainer::save(bool evaluation_due, bool is_last) {
+  finish_save(/*wait=*/true);
   const training::CheckpointMetadata metadata{.step = step_,
                                               .position = position_,
                                               .tokens = result_.tokens,
@@ -254,18 +286,24 @@ void Trainer::save(bool evaluation_due) {
                                               .config = config_};
   const auto most = static_cast<int64_t>(std::numeric_limits<int>::max());
   const int keep_last = static_cast<int>(std::min(config_.checkpoint.keep_last, most));
-  result_.checkpoint = engine_.save(paths_.checkpoints, training::to_text(metadata), keep_last);
-  progress_->note("saved " + result_.checkpoint.string());
+  const std::string text = training::to_text(metadata);
+  attempt(!is_last, [&] {
+    if (config_.checkpoint.async && !is_last) return engine_.begin_save(paths_.checkpoints, text, keep_last);
+    result_.checkpoint = engine_.save(paths_.checkpoints, text, keep_last);
+    progress_->note("saved " + result_.checkpoint.string());
+  });
 }
 
 // What is due after a step. Told to stop, it saves first and leaves the evaluation to the resumed run.
 void Trainer::finish_step() {
+  finish_save(/*wait=*/false);
   const bool last = step_ == config_.run.steps, stop = result_.signal != 0;
   const bool evaluates = data_.eval && (last || every(config_.run.eval_interval_steps));
   if (evaluates && !stop) evaluate_now();
   const CheckpointConfig& c = config_.checkpoint;
   const bool wanted = c.interval_steps > 0 || c.save_at_end;
-  if (every(c.interval_steps) || (last && c.save_at_end) || (stop && wanted)) save(evaluates && stop);
+  if (every(c.interval_steps) || save_requested_ || (last && c.save_at_end) || (stop && wanted))
+    save(evaluates && stop, last || stop);
 }
 
 TrainResult Trainer::run() {
@@ -275,6 +313,7 @@ TrainResult Trainer::run() {
     record(step());
     finish_step();
   }
+  finish_save(/*wait=*/true);
   return result_;
 }
 

@@ -1,0 +1,32 @@
+#include "engine/checkpoint_parts.h"
+
+namespace zero::detail {
+
+std::vector<Part> parts_of(EngineState& state, bool share_among_replicas) {
+  ShardedModel& model = state.model;
+  std::vector<Part> result;
+  const int64_t replicas = share_among_replicas ? model.replica_group.size() : 1;
+  const int64_t replica = share_among_replicas ? model.replica_group.rank() : 0;
+  auto add = [&](const std::string& prefix, int unit, const at::Tensor& shard) {
+    for (const ShardSegment& segment : model.segments(unit)) {
+      const int64_t from = segment.numel() * replica / replicas,
+                    to = segment.numel() * (replica + 1) / replicas;
+      if (from == to) continue;
+      const auto place = model.place_of(segment.name);
+      result.push_back({prefix + segment.name,
+                        model.layout(unit).parameters[static_cast<size_t>(place.parameter)].shape,
+                        segment.parameter_begin + from, shard.narrow(0, segment.begin + from, to - from)});
+    }
+  };
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const Unit& unit = model.units[u];
+    add("model/", static_cast<int>(u), unit.master.defined() ? unit.master : unit.shard);
+  }
+  for (const OptimizerState& kind : model.optimizer->state())
+    add("optimizer/" + kind.name + "/", model.trainable[static_cast<size_t>(kind.shard)], kind.values);
+  return result;
+}
+
+std::string own_prefix(const ShardedModel& model) { return "rank/" + std::to_string(model.all.rank()) + "/"; }
+
+}  // namespace zero::detail

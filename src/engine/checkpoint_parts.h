@@ -1,0 +1,33 @@
+#pragma once
+// What a checkpoint holds, by name:
+//   model/PARAMETER                fp32 master values of trainable parameters; frozen ones in their own dtype
+//   optimizer/KIND/PARAMETER       fp32
+//   buffer/BUFFER                  rank 0's
+//   rank/R/buffer/BUFFER           another rank's, where they differ
+//   rank/R/random, rank/R/random_cuda   every rank's generators, for a resume with the same number of ranks
+
+#include <string>
+#include <vector>
+
+#include "engine/engine_state.h"
+
+namespace zero::detail {
+
+inline constexpr int kEngineFormat = 1;
+
+/// One parameter's part of one kind of values on this rank.
+struct Part {
+  std::string name;            // in the checkpoint
+  std::vector<int64_t> shape;  // of the whole parameter
+  int64_t begin = 0;           // first element inside the flattened parameter
+  at::Tensor values;           // [numel], a view of the shard
+};
+
+/// The parts of all parameters in this rank's shards. With `share_among_replicas`, each of the ranks that
+/// hold the same values has its share of them.
+std::vector<Part> parts_of(EngineState& state, bool share_among_replicas);
+
+/// "rank/R/", before the names of what is this rank's alone.
+std::string own_prefix(const ShardedModel& model);
+
+}  // namespace zero::detail

@@ -1,0 +1,107 @@
+#include "engine/snapshot.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+
+#include "checkpoint/index.h"
+#include "engine/agree.h"
+#include "engine/checkpoint_parts.h"
+
+namespace zero::detail {
+namespace {
+
+/// Collects pieces and keeps their memory.
+class Collector {
+ public:
+  /// `room_bytes`: of all parts together where they are to be copied; 0: they stay where they are.
+  explicit Collector(int64_t room_bytes) {
+    if (room_bytes > 0) room_ = at::empty({room_bytes}, at::kByte);
+  }
+
+  void add(const Part& part) {
+    const at::Tensor values = room_.defined() ? copied(part.values) : part.values.cpu().contiguous();
+    push(part.name, part.shape, part.begin, values);
+  }
+  // Small ones: a copy costs nothing.
+  void add_whole(const std::string& name, const at::Tensor& tensor) {
+    push(name, tensor.sizes().vec(), 0, tensor.clone(at::MemoryFormat::Contiguous));
+  }
+  Snapshot take() {
+    if (room_.defined()) result_.alive.push_back(room_);
+    return std::move(result_);
+  }
+
+ private:
+  at::Tensor copied(const at::Tensor& values) {
+    const auto bytes = static_cast<int64_t>(values.nbytes());
+    const at::Tensor place = room_.narrow(0, used_, bytes).view(values.scalar_type());
+    used_ += round_up(bytes);
+    place.copy_(values);
+    return place;
+  }
+  void push(const std::string& name, std::vector<int64_t> shape, int64_t begin, const at::Tensor& values) {
+    result_.pieces.push_back({name, dtype_of(values.scalar_type()), std::move(shape), begin, values.numel(),
+                              values.const_data_ptr()});
+    result_.alive.push_back(values);
+  }
+
+ public:
+  // Every part begins where any type may.
+  static int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+ private:
+  at::Tensor room_;
+  int64_t used_ = 0;
+  Snapshot result_;
+};
+
+// For each buffer, whether this rank's differs from rank 0's.
+std::vector<char> own_buffers(EngineState& state, const std::vector<at::Tensor>& buffers) {
+  const ShardedModel& model = state.model;
+  if (buffers.empty()) return {};
+  std::string mine;
+  for (const at::Tensor& buffer : buffers) {
+    const std::string_view bytes(static_cast<const char*>(buffer.const_data_ptr()), buffer.nbytes());
+    const uint64_t checksum = checkpoint::checksum_of(bytes);
+    mine.append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
+  }
+  const std::string first = gather_text(model.mesh, model.all, mine, "buffers")[0];
+  std::vector<char> differ;
+  for (size_t i = 0; i < buffers.size(); ++i) differ.push_back(first.compare(8 * i, 8, mine, 8 * i, 8) != 0);
+  return differ;
+}
+
+}  // namespace
+
+Snapshot take_snapshot(EngineState& state, bool copies) {
+  ShardedModel& model = state.model;
+  std::vector<Part> parts;
+  std::vector<at::Tensor> buffers;
+  int64_t room = 0;
+  together(model.mesh, model.all, "save", [&] {
+    parts = parts_of(state, /*share_among_replicas=*/true);
+    for (const auto& [name, buffer] : model.buffers) buffers.push_back(buffer.cpu().contiguous());
+    for (const Part& part : parts) room += Collector::round_up(static_cast<int64_t>(part.values.nbytes()));
+  });
+  const std::vector<char> differ = own_buffers(state, buffers);
+
+  Snapshot snapshot;
+  together(model.mesh, model.all, "save", [&] {
+    Collector collector(copies ? room : 0);
+    for (const Part& part : parts) collector.add(part);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const std::string name = "buffer/" + model.buffers[i].first;
+      if (model.all.rank() == 0) collector.add_whole(name, buffers[i]);
+      if (differ[i]) collector.add_whole(own_prefix(model) + name, buffers[i]);
+    }
+    collector.add_whole(own_prefix(model) + "random", at::detail::getDefaultCPUGenerator().get_state());
+    if (model.mesh.device().is_cuda())
+      collector.add_whole(own_prefix(model) + "random_cuda",
+                          at::globalContext().defaultGenerator(model.mesh.device()).get_state());
+    snapshot = collector.take();
+  });
+  return snapshot;
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,21 @@
+#pragma once
+// The values of one rank as a checkpoint wants them.
+
+#include <vector>
+
+#include "engine/engine_state.h"
+#include "zero/checkpoint.h"
+
+namespace zero::detail {
+
+struct Snapshot {
+  std::vector<TensorPiece> pieces;
+  std::vector<at::Tensor> alive;  // what the pieces point into
+};
+
+/// This rank's pieces of a checkpoint. With `copies` in memory of their own, so that training may go on;
+/// without, what is in host memory already stays where it is. Ranks compare their buffers to store equal ones
+/// once: collective.
+Snapshot take_snapshot(EngineState& state, bool copies);
+
+}  // namespace zero::detail

@@ -1,0 +1,214 @@
+// Saving in the background: the values are those of the moment it began, errors reach all ranks, and whatever
+// is killed whenever leaves a checkpoint that loads.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <random>
+#include <thread>
+
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "support/small_net.h"
+#include "support/temporary_directory.h"
+#include "zero/checkpoint.h"
+#include "zero/engine.h"
+#include "zero/error.h"
+
+namespace {
+using namespace zero::testing;
+namespace fs = std::filesystem;
+
+double train_step(zero::Engine& engine, SmallNet& model, const zero::Mesh& mesh, int step) {
+  const Batch batch = batch_of(step, 12, 13).rows(mesh.rank() * (12 / mesh.size()), 12 / mesh.size());
+  const torch::Tensor loss = engine.forward([&] { return model->loss(batch.tokens, batch.targets); });
+  engine.backward(loss);
+  engine.step();
+  return loss.item<double>();
+}
+
+TEST(EngineSave, GoesOnWhileTrainingDoes) {
+  const TemporaryDirectory folder;
+  for (int stage = 0; stage <= 3; ++stage) {
+    const fs::path directory = folder.path() / std::to_string(stage);
+    run_ranks(2, [&](const zero::Mesh& mesh) {
+      torch::manual_seed(1);
+      SmallNet model(13, 6, 2);
+      zero::Engine engine(*model, zero::AdamW{.lr = 1e-2}, {.stage = stage}, mesh);
+      EXPECT_FALSE(engine.finish_save().has_value());
+      for (int step = 0; step < 3; ++step) train_step(engine, model, mesh, step);
+      engine.begin_save(directory, R"({"position": 7})");
+      EXPECT_TRUE(engine.is_saving());
+      EXPECT_ERROR(engine.begin_save(directory), Usage, "another save is under way");
+      EXPECT_ERROR(engine.save(directory), Usage, "another save is under way");
+      std::vector<double> expected;
+      std::optional<fs::path> saved;
+      for (int step = 3; step < 6; ++step) {
+        expected.push_back(train_step(engine, model, mesh, step));
+        if (engine.is_saving()) saved = engine.finish_save(/*wait=*/false);
+      }
+      if (!saved) saved = engine.finish_save();
+      EXPECT_EQ(*saved, directory / "step-00000003");
+      EXPECT_EQ(*saved, zero::latest_checkpoint(directory));
+      EXPECT_FALSE(engine.is_saving());
+
+      SmallNet other(13, 6, 2);
+      zero::Engine resumed(*other, zero::AdamW{.lr = 1e-2}, {.stage = stage}, mesh);
+      EXPECT_EQ(resumed.load(*saved), R"({"position":7})");
+      std::vector<double> losses;
+      for (int step = 3; step < 6; ++step) losses.push_back(train_step(resumed, other, mesh, step));
+      EXPECT_EQ(losses, expected) << "stage " << stage;
+    });
+  }
+}
+
+// One rank cannot write, as on a full disk: all hear of it, with the path, and go on.
+TEST(EngineSave, AFullDiskIsAnErrorOnEveryRank) {
+  const TemporaryDirectory folder;
+  run_ranks(3, [&](const zero::Mesh& mesh) {
+    SmallNet model(13, 6, 2);
+    zero::Engine engine(*model, zero::AdamW{}, {.stage = 3}, mesh);
+    train_step(engine, model, mesh, 0);
+    const fs::path first = engine.save(folder.path());
+    for (const bool background : {true, false}) {
+      train_step(engine, model, mesh, 1);
+      rlimit before{};
+      getrlimit(RLIMIT_FSIZE, &before);
+      if (mesh.rank() == 1) {
+        signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit{100, before.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &limit);
+      }
+      auto saving = [&] {
+        if (!background) return engine.save(folder.path());
+        engine.begin_save(folder.path());
+        return *engine.finish_save();
+      };
+      EXPECT_ERROR(saving(), Io, "rank 1: ");
+      if (mesh.rank() == 1) setrlimit(RLIMIT_FSIZE, &before);
+      EXPECT_FALSE(engine.is_saving());
+      mesh.world().barrier("abandoned");
+      EXPECT_EQ(zero::latest_checkpoint(folder.path()), first);
+      EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1)
+          << "nothing half is left";
+      mesh.world().barrier("looked");
+    }
+    train_step(engine, model, mesh, 2);
+    engine.begin_save(folder.path());
+    EXPECT_EQ(engine.finish_save()->filename(), "step-00000004");
+  });
+}
+
+TEST(EngineSave, APathThatCannotBeMadeIsNamedOnEveryRank) {
+  const TemporaryDirectory folder;
+  folder.write("file", "x");
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    SmallNet model(13, 6, 2);
+    zero::Engine engine(*model, zero::AdamW{}, {.stage = 1}, mesh);
+    EXPECT_ERROR(engine.begin_save(folder.path() / "file"), Io, (folder.path() / "file").string());
+    EXPECT_FALSE(engine.is_saving());
+    engine.save(folder.path());
+  });
+}
+
+TEST(EngineSave, AnEngineThatGoesAwayLeavesNothingHalf) {
+  const TemporaryDirectory folder;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    {
+      SmallNet model(13, 6, 2);
+      zero::Engine engine(*model, zero::AdamW{}, {.stage = 2}, mesh);
+      engine.begin_save(folder.path());
+    }
+    mesh.world().barrier("gone");
+    EXPECT_EQ(zero::latest_checkpoint(folder.path()), "");
+  });
+}
+
+struct Buffered : torch::nn::Module {
+  SmallNet net{13, 6, 1};
+  torch::nn::BatchNorm1d norm{6};
+  Buffered() {
+    register_module("net", net);
+    register_module("norm", norm);
+  }
+};
+
+// What all ranks hold alike is stored once: replicas share parameters out, and equal buffers are rank 0's.
+TEST(EngineSave, WhatIsReplicatedIsWrittenOnce) {
+  const TemporaryDirectory folder;
+  run_ranks(3, [&](const zero::Mesh& mesh) {
+    torch::manual_seed(1);
+    Buffered model;
+    zero::Engine engine(model, zero::AdamW{}, {.stage = 0}, mesh);
+    model.norm->running_mean.fill_(mesh.rank() == 2 ? 5 : 1);
+    const zero::CheckpointReader reader(engine.save(folder.path()));
+    int64_t elements = 0, own = 0;
+    for (const auto& [name, tensor] : reader.tensors()) {
+      for (const auto& piece : tensor.pieces) elements += name.starts_with("model/") ? piece.numel : 0;
+      if (name.starts_with("rank/") && !name.ends_with("/random")) ++own;
+      if (name == "model/net.embedding.weight") {
+        EXPECT_EQ(tensor.pieces.size(), 3) << name;
+      }
+    }
+    int64_t parameters = 0;
+    for (const std::string& name : engine.parameter_names())
+      parameters += engine.full_parameter(name).numel();
+    EXPECT_EQ(elements, parameters);
+    EXPECT_EQ(own, 1);
+    EXPECT_TRUE(reader.tensors().contains("rank/2/buffer/norm.running_mean"));
+    EXPECT_TRUE(reader.tensors().contains("buffer/norm.running_var"));
+    model.norm->running_mean.zero_();
+    engine.load(zero::latest_checkpoint(folder.path()));
+    EXPECT_EQ(model.norm->running_mean[0].item<float>(), mesh.rank() == 2 ? 5 : 1);
+  });
+}
+
+// Ranks that save all the time, and one of them killed at some moment. Each round goes on from what the last
+// one left, so every checkpoint is loaded, too.
+TEST(EngineSave, SurvivesAKilledRankAtAnyMoment) {
+  const TemporaryDirectory folder;
+  void* shared = mmap(nullptr, sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* published = static_cast<volatile int64_t*>(shared);
+  *published = 0;
+  std::mt19937 random(11);
+  int progressed = 0;
+  for (int moment = 0; moment < 50; ++moment) {
+    const int victim = static_cast<int>(random() % 2);
+    const auto delay = std::chrono::microseconds(random() % 200000);
+    const bool background = moment % 2 == 0;
+    const int64_t before = *published;
+    collect_ranks(2, [&](const zero::Mesh& mesh) {
+      SmallNet model(13, 6, 2);
+      zero::Engine engine(*model, zero::AdamW{.lr = 1e-3}, {.stage = 3}, mesh);
+      const fs::path latest = zero::latest_checkpoint(folder.path());
+      if (!latest.empty()) engine.load(latest);
+      mesh.world().barrier("loaded");
+      // In most rounds the other rank does not live to find out, which may take it seconds.
+      const bool finds_out = moment < 3;
+      if (mesh.rank() == victim || !finds_out)
+        std::thread([wait = mesh.rank() == victim ? delay : delay + std::chrono::milliseconds(60)] {
+          std::this_thread::sleep_for(wait);
+          kill(getpid(), SIGKILL);
+        }).detach();
+      for (auto step = static_cast<int>(engine.stats().steps);; ++step) {
+        train_step(engine, model, mesh, step);
+        if (background && !engine.is_saving()) engine.begin_save(folder.path(), "{}", 2);
+        const auto saved = background ? engine.finish_save(false) : engine.save(folder.path(), "{}", 2);
+        if (saved && mesh.rank() == 0) *published = zero::CheckpointReader(*saved).step();
+      }
+    });
+    const fs::path latest = zero::latest_checkpoint(folder.path());
+    if (*published == 0 && latest.empty()) continue;  // killed before the first
+    const zero::CheckpointReader reader(latest);
+    EXPECT_NO_THROW(reader.verify()) << "moment " << moment;
+    EXPECT_GE(reader.step(), *published) << "moment " << moment;
+    progressed += *published > before;
+  }
+  EXPECT_GT(progressed, 10) << "the moments are not those of saves";
+  munmap(shared, sizeof(int64_t));
+}
+
+}  // namespace
