@@ -1,9 +1,12 @@
 #pragma once
-// Byte-level BPE: text to token ids and back, with the vocabularies of GPT-2, Llama 3 and GPT-NeoX.
+// Text to token ids and back: byte-level BPE with the vocabularies of GPT-2, Llama 3 and GPT-NeoX, and
+// SentencePiece with those of Llama and Llama 2.
 //
 // Ids equal those of Hugging Face's `tokenizers` package for encode(text, add_special_tokens=False). Added
 // and special tokens that stand in the text become their ids. post_processor, truncation and padding of a
 // tokenizer.json say how model inputs are put together, not what a text's tokens are, and are not applied.
+// Ids of SentencePiece models equal those of its Python package: control tokens such as </s> that stand in
+// the text are text.
 
 #include <cstdint>
 #include <filesystem>
@@ -28,9 +31,10 @@ struct Vocabulary {
 /// Immutable and cheap to copy. Every function may be called from several threads at once.
 class Tokenizer {
  public:
-  /// Reads `path`: a tokenizer.json, or a directory that holds tokenizer.json, or else vocab.json and
-  /// merges.txt. Throws Io (cannot be read), Corrupt (not what the format demands; names file and entry) or
-  /// Unsupported (a model type, normalizer, pre-tokenizer or option other than byte-level BPE's; names it).
+  /// Reads `path`: a tokenizer.json, a SentencePiece model NAME.model, or a directory that holds
+  /// tokenizer.model, or else tokenizer.json, or else vocab.json and merges.txt. Throws Io (cannot be read),
+  /// Corrupt (not what the format demands; names file and entry) or Unsupported (a model type, normalizer,
+  /// pre-tokenizer or option other than byte-level BPE's; names it).
   static Tokenizer load(const std::filesystem::path& path);
 
   /// The ids of `text`. Throws Corrupt with the byte offset when it is not UTF-8; `place` (a file name) is
@@ -42,8 +46,9 @@ class Tokenizer {
   void encode_to(const std::function<void(std::span<const int32_t>)>& sink, std::string_view text,
                  std::string_view place = {}) const;
 
-  /// The bytes that the ids stand for. A cut-off sequence of ids may end inside a UTF-8 character.
-  /// Throws Usage for an id that is no token.
+  /// The bytes that the ids stand for. A cut-off sequence of ids may end inside a UTF-8 character. The space
+  /// that SentencePiece puts before a text stays; control tokens stand for nothing there. Throws Usage for an
+  /// id that is no token.
   std::string decode(std::span<const int32_t> ids) const;
 
   /// Highest id + 1: the rows an embedding needs. A few ids below it may be no token.
@@ -58,8 +63,9 @@ class Tokenizer {
   /// vocabulary.
   std::optional<int32_t> end_of_text() const;
 
+  struct Impl;  // a kind of tokenizer
+
  private:
-  struct Impl;
   explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;
 };

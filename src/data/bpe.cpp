@@ -1,10 +1,9 @@
 #include "data/bpe.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include "data/byte_level.h"
+#include "data/tokenizer_impl.h"
 #include "zero/error.h"
 
 namespace zero::data {
@@ -31,7 +30,7 @@ Bpe::Bpe(const TokenizerSpec& spec) : ignore_merges_(spec.ignore_merges) {
   add_added_tokens(spec);
   add_merges(spec);
   set_byte_ids(spec);
-  set_fingerprint();
+  vocabulary_ = vocabulary_of(spellings_);
   ids_.clear();
 }
 
@@ -104,25 +103,6 @@ void Bpe::set_byte_ids(const TokenizerSpec& spec) {
              in_quotes(spelling_of_bytes(std::string(1, static_cast<char>(byte)))),
          "use a byte-level vocabulary with all bytes in it");
   }
-}
-
-void Bpe::set_fingerprint() {
-  XXH3_state_t* state = XXH3_createState();
-  require(state != nullptr, ErrorKind::Internal, "", "xxhash has no memory");
-  XXH3_64bits_reset(state);
-  for (size_t id = 0; id < spellings_.size(); ++id) {
-    if (!spellings_[id]) continue;
-    const uint64_t number = id, length = spellings_[id]->size();
-    uint8_t head[16];
-    for (int i = 0; i < 8; ++i) {
-      head[i] = static_cast<uint8_t>(number >> 8 * i);
-      head[8 + i] = static_cast<uint8_t>(length >> 8 * i);
-    }
-    XXH3_64bits_update(state, head, sizeof(head));
-    XXH3_64bits_update(state, spellings_[id]->data(), spellings_[id]->size());
-  }
-  vocabulary_ = {static_cast<int64_t>(spellings_.size()), XXH3_64bits_digest(state)};
-  XXH3_freeState(state);
 }
 
 const std::string* Bpe::bytes_of(int32_t id) const {

@@ -58,7 +58,6 @@ class Bpe {
   void add_added_tokens(const TokenizerSpec& spec);
   void add_merges(const TokenizerSpec& spec);
   void set_byte_ids(const TokenizerSpec& spec);
-  void set_fingerprint();
   const Merge* merge_of(int32_t left, int32_t right) const;
   void merge_all(Scratch& scratch) const;
   void consider(Scratch& scratch, int32_t at) const;

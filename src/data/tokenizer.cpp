@@ -6,6 +6,7 @@
 #include "data/bpe.h"
 #include "data/nfc.h"
 #include "data/splitter.h"
+#include "data/tokenizer_impl.h"
 #include "data/tokenizer_spec.h"
 #include "data/word_cache.h"
 #include "zero/error.h"
@@ -24,13 +25,15 @@ struct Worker {
   std::vector<int32_t> ids;
 };
 
-using Sink = std::function<void(std::span<const int32_t>)>;
+class BytePairs : public Tokenizer::Impl {
+ public:
+  explicit BytePairs(const data::TokenizerSpec& spec);
+  void encode(std::string_view text, const Sink& sink) const override;
+  const std::string* bytes_of(int32_t id) const override { return bpe.bytes_of(id); }
+  const Vocabulary& vocabulary() const override { return bpe.vocabulary(); }
+  std::optional<int32_t> id_of(std::string_view bytes) const override { return bpe.id_of(bytes); }
 
-}  // namespace
-
-struct Tokenizer::Impl {
-  explicit Impl(const data::TokenizerSpec& spec);
-
+ private:
   data::Bpe bpe;
   std::vector<data::Splitter> splitters;
   data::TokenFinder raw_tokens, normalized_tokens;
@@ -47,7 +50,7 @@ struct Tokenizer::Impl {
   void encode_word(std::string_view word, Worker& worker) const;
 };
 
-Tokenizer::Impl::Impl(const data::TokenizerSpec& spec) : bpe(spec), nfc(spec.nfc) {
+BytePairs::BytePairs(const data::TokenizerSpec& spec) : bpe(spec), nfc(spec.nfc) {
   for (const auto& rule : spec.splits) {
     splitters.emplace_back(rule.pattern, rule.behavior, rule.place);
   }
@@ -60,7 +63,7 @@ Tokenizer::Impl::Impl(const data::TokenizerSpec& spec) : bpe(spec), nfc(spec.nfc
   }
 }
 
-std::unique_ptr<Worker> Tokenizer::Impl::take_worker() const {
+std::unique_ptr<Worker> BytePairs::take_worker() const {
   {
     const std::lock_guard lock(mutex);
     if (!idle.empty()) {
@@ -74,15 +77,14 @@ std::unique_ptr<Worker> Tokenizer::Impl::take_worker() const {
   return worker;
 }
 
-void Tokenizer::Impl::give_worker(std::unique_ptr<Worker> worker) const {
+void BytePairs::give_worker(std::unique_ptr<Worker> worker) const {
   const std::lock_guard lock(mutex);
   idle.push_back(std::move(worker));
 }
 
 // Calls `plain` for the text between the tokens that `finder` finds and `token` for their ids.
 template <class Plain, class Token>
-static void split_at_tokens(const data::TokenFinder& finder, std::string_view text, Plain plain,
-                            Token token) {
+void split_at_tokens(const data::TokenFinder& finder, std::string_view text, Plain plain, Token token) {
   size_t at = 0;
   while (at < text.size()) {
     const auto match =
@@ -93,7 +95,7 @@ static void split_at_tokens(const data::TokenFinder& finder, std::string_view te
   }
 }
 
-void Tokenizer::Impl::encode(std::string_view text, Worker& worker, const Sink& sink) const {
+void BytePairs::encode(std::string_view text, Worker& worker, const Sink& sink) const {
   split_at_tokens(
       raw_tokens, text,
       [&](std::string_view plain) {
@@ -108,15 +110,14 @@ void Tokenizer::Impl::encode(std::string_view text, Worker& worker, const Sink& 
   worker.ids.clear();
 }
 
-void Tokenizer::Impl::encode_normalized(std::string_view text, Worker& worker, const Sink& sink) const {
+void BytePairs::encode_normalized(std::string_view text, Worker& worker, const Sink& sink) const {
   split_at_tokens(
       normalized_tokens, text, [&](std::string_view plain) { encode_plain(plain, 0, worker, sink); },
       [&](int32_t id) { worker.ids.push_back(id); });
 }
 
 // Text without tokens in it: through splitter `step` and those after it, then word by word.
-void Tokenizer::Impl::encode_plain(std::string_view text, size_t step, Worker& worker,
-                                   const Sink& sink) const {
+void BytePairs::encode_plain(std::string_view text, size_t step, Worker& worker, const Sink& sink) const {
   if (step == splitters.size()) {
     encode_word(text, worker);
     if (worker.ids.size() >= kSinkIds) {
@@ -132,7 +133,7 @@ void Tokenizer::Impl::encode_plain(std::string_view text, size_t step, Worker& w
   }
 }
 
-void Tokenizer::Impl::encode_word(std::string_view word, Worker& worker) const {
+void BytePairs::encode_word(std::string_view word, Worker& worker) const {
   const uint64_t hash = data::WordCache::hash_of(word);
   if (const auto known = worker.cache.find(word, hash)) {
     worker.ids.insert(worker.ids.end(), known->begin(), known->end());
@@ -143,15 +144,28 @@ void Tokenizer::Impl::encode_word(std::string_view word, Worker& worker) const {
   worker.cache.put(word, hash, std::span(worker.ids).subspan(before));
 }
 
-Tokenizer Tokenizer::load(const std::filesystem::path& path) {
-  return Tokenizer(std::make_shared<const Impl>(data::read_tokenizer_spec(path)));
+void BytePairs::encode(std::string_view text, const Sink& sink) const {
+  auto worker = take_worker();
+  encode(text, *worker, sink);
+  give_worker(std::move(worker));
 }
 
-void Tokenizer::encode_to(const Sink& sink, std::string_view text, std::string_view place) const {
+}  // namespace
+
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (path.extension() == ".model" && !std::filesystem::is_directory(path, ignored))
+    return Tokenizer(data::load_sentencepiece(path));
+  // Beside a SentencePiece model, tokenizer.json says the same in another way, which is not read.
+  if (std::filesystem::exists(path / "tokenizer.model", ignored))
+    return Tokenizer(data::load_sentencepiece(path / "tokenizer.model"));
+  return Tokenizer(std::make_shared<const BytePairs>(data::read_tokenizer_spec(path)));
+}
+
+void Tokenizer::encode_to(const std::function<void(std::span<const int32_t>)>& sink, std::string_view text,
+                          std::string_view place) const {
   require_utf8(text, place);
-  auto worker = impl_->take_worker();
-  impl_->encode(text, *worker, sink);
-  impl_->give_worker(std::move(worker));
+  impl_->encode(text, sink);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, std::string_view place) const {
@@ -164,7 +178,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, std::string_view p
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (int32_t id : ids) {
-    const std::string* bytes = impl_->bpe.bytes_of(id);
+    const std::string* bytes = impl_->bytes_of(id);
     if (bytes == nullptr) {
       fail(ErrorKind::Usage, "Tokenizer::decode",
            "id " + std::to_string(id) + " is no token of this vocabulary of " + std::to_string(vocab_size()));
@@ -174,9 +188,9 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   return text;
 }
 
-const Vocabulary& Tokenizer::vocabulary() const { return impl_->bpe.vocabulary(); }
+const Vocabulary& Tokenizer::vocabulary() const { return impl_->vocabulary(); }
 
-std::optional<int32_t> Tokenizer::id_of(std::string_view bytes) const { return impl_->bpe.id_of(bytes); }
+std::optional<int32_t> Tokenizer::id_of(std::string_view bytes) const { return impl_->id_of(bytes); }
 
 std::optional<int32_t> Tokenizer::end_of_text() const {
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}) {
