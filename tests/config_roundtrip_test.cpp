@@ -130,13 +130,49 @@ void random_scheduler(Dice& d, Config& c) {
   }
 }
 
+void random_architecture(Dice& d, ModelConfig& m) {
+  m.type = d.one_of<std::string>({"gpt2", "llama", "gpt_neox"});
+  m.norm_epsilon = d.small() + 1e-12;
+  m.from = d.flip() ? d.text() : "";
+  if (m.type == "gpt2") {
+    m.dropout = d.unit();
+    return;
+  }
+  m.mlp_width = d.from(0, 300);
+  m.rope_theta = d.small() + 1;
+  m.tied_head = d.maybe([&] { return d.flip(); });
+  if (m.type == "gpt_neox") {
+    m.rotary_fraction = d.unit();
+    m.parallel_residual = d.flip();
+    m.tanh_gelu = d.flip();
+    return;
+  }
+  m.kv_heads = d.one_of<int64_t>({0, 1, m.heads});
+  m.head_width = 2 * d.from(1, 40);
+  m.rope_scaling.factor = d.flip() ? 0 : 1 + d.small();
+  m.rope_scaling.high_freq_factor = m.rope_scaling.low_freq_factor + 1 + d.small();
+  m.rope_scaling.original_context = d.from(1, 10000);
+}
+
+void random_training(Dice& d, Config& c) {
+  if (d.flip()) {
+    c.lora.rank = d.from(1, 64);
+    c.lora.alpha = d.small() + 1e-6;
+    c.lora.targets = {d.text()};
+    c.lora.from = d.flip() ? d.text() : "";
+    return;
+  }
+  for (int64_t n = d.from(0, 3); n > 0; n--) c.frozen.push_back(d.text());
+  for (int64_t n = d.from(0, 2); n > 0; n--) c.trainable.push_back(d.text());
+}
+
 void random_sections(Dice& d, Config& c) {
   c.model.heads = d.from(1, 8);
   c.model.width = c.model.heads * d.from(1, 100);
   c.model.layers = d.from(1, 50);
   c.model.vocab_size = d.from(1, 60000);
   c.model.context_length = d.from(1, 2048);
-  c.model.dropout = d.unit();
+  random_architecture(d, c.model);
   c.model.seed = d.from(-1, 5);
   c.data.train = d.flip() ? d.text() : "";
   c.data.eval = d.text();
@@ -173,7 +209,7 @@ void random_sections(Dice& d, Config& c) {
     group.weight_decay = d.maybe([&] { return d.small(); });
     c.parameter_groups.push_back(group);
   }
-  for (int64_t n = d.from(0, 3); n > 0; n--) c.frozen.push_back(d.text());
+  random_training(d, c);
 }
 
 Config random_config(uint32_t seed) {

@@ -7,6 +7,8 @@
 #include "support/expect_error.h"
 #include "support/safetensors_files.h"
 #include "support/temporary_directory.h"
+#include "zero/config.h"
+#include "zero/hf_model.h"
 
 namespace zero::hf {
 namespace {
@@ -47,8 +49,12 @@ TEST(HfModelDirectory, Gpt2sShapeGoesThereAndBack) {
   others.dropout = 0.25;
   others.seed = 9;
   const ModelConfig model = read(kGpt2Config, others);
-  ModelConfig expected{
-      .type = "gpt2", .vocab_size = 61, .context_length = 16, .layers = 2, .width = 24, .heads = 3};
+  ModelConfig expected;
+  expected.vocab_size = 61;
+  expected.context_length = 16;
+  expected.layers = 2;
+  expected.width = 24;
+  expected.heads = 3;
   expected.dropout = 0.25;
   expected.seed = 9;
   EXPECT_EQ(model, expected);
@@ -58,6 +64,81 @@ TEST(HfModelDirectory, Gpt2sShapeGoesThereAndBack) {
   EXPECT_EQ(written.at("torch_dtype"), "bfloat16");
   EXPECT_EQ(written.at("eos_token_id"), 60);
   EXPECT_EQ(hf_name(model, "h.0.attn.c_attn.weight"), "transformer.h.0.attn.c_attn.weight");
+}
+
+// The shape of Llama 3.2 1B, in the words of transformers 4 and 5.
+TEST(HfModelDirectory, LlamasShapeGoesThereAndBack) {
+  const Json scaling = {{"factor", 32.0},
+                        {"high_freq_factor", 4.0},
+                        {"low_freq_factor", 1.0},
+                        {"original_max_position_embeddings", 8192},
+                        {"rope_type", "llama3"}};
+  const Json config = {{"model_type", "llama"},       {"head_dim", 64},
+                       {"hidden_act", "silu"},        {"hidden_size", 2048},
+                       {"intermediate_size", 8192},   {"max_position_embeddings", 131072},
+                       {"num_attention_heads", 32},   {"num_hidden_layers", 16},
+                       {"num_key_value_heads", 8},    {"rms_norm_eps", 1e-5},
+                       {"rope_scaling", scaling},     {"rope_theta", 500000.0},
+                       {"tie_word_embeddings", true}, {"vocab_size", 128256}};
+  const ModelConfig model = read(config);
+  EXPECT_EQ(model.kv_heads, 8);
+  EXPECT_EQ(model.rope_theta, 500000);
+  EXPECT_EQ(model.rope_scaling, (RopeScalingConfig{.factor = 32}));
+  EXPECT_EQ(model.tied_head, true);
+  EXPECT_EQ(read(Json::parse(config_text(model, Dtype::f32))), model);
+
+  Json newer = config;
+  newer.erase("rope_scaling");
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = scaling;
+  newer["rope_parameters"]["rope_theta"] = 500000.0;
+  EXPECT_EQ(read(newer), model);
+  EXPECT_ERROR(read(with(config, "rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}})), Unsupported,
+               "rope_scaling.rope_type: expected default or llama3, got \"yarn\"");
+  EXPECT_ERROR(read(with(config, "attention_bias", true)), Unsupported, "attention_bias: expected false");
+}
+
+TEST(HfModelDirectory, GptNeoxsShapeGoesThereAndBack) {
+  const Json config = {
+      {"model_type", "gpt_neox"},   {"hidden_act", "gelu_fast"},    {"hidden_size", 6144},
+      {"intermediate_size", 24576}, {"layer_norm_eps", 1e-5},       {"max_position_embeddings", 2048},
+      {"num_attention_heads", 64},  {"num_hidden_layers", 44},      {"rotary_emb_base", 10000},
+      {"rotary_pct", 0.25},         {"tie_word_embeddings", false}, {"use_parallel_residual", true},
+      {"vocab_size", 50432}};
+  const ModelConfig model = read(config);
+  EXPECT_TRUE(model.tanh_gelu);
+  EXPECT_EQ(read(Json::parse(config_text(model, Dtype::f32))), model);
+  EXPECT_FALSE(read(with(config, "hidden_act", "gelu")).tanh_gelu);
+  Json newer = config;
+  newer.erase("rotary_pct");
+  newer["rope_parameters"] = {
+      {"rope_theta", 20000}, {"partial_rotary_factor", 0.5}, {"rope_type", "default"}};
+  EXPECT_EQ(read(newer).rotary_fraction, 0.5);
+  EXPECT_EQ(read(newer).rope_theta, 20000);
+}
+
+// What `model: {"from": DIR}` becomes.
+TEST(AdoptModel, TakesTheShapeAndRefusesOtherNumbers) {
+  const TemporaryDirectory directory;
+  directory.write("config.json", kGpt2Config.dump());
+  const auto config_with = [&](const std::string& more) {
+    return parse_config(R"({"train_batch_size": 1, "data": {"sequence_length": 16}, "model": {"from": ")" +
+                        directory.path().string() + "\"" + more + "}}");
+  };
+  const Config config = adopt_model(config_with(R"(, "layers": 2, "dropout": 0.5, "seed": 3)"));
+  EXPECT_EQ(config.model.vocab_size, 61);
+  EXPECT_EQ(config.model.dropout, 0.5);
+  EXPECT_EQ(config.model.seed, 3);
+  const Config resolved = resolve(config, 1);
+  EXPECT_EQ(resolved.data.sequence_length, 16);
+  EXPECT_EQ(adopt_model(parse_config(to_json(resolved))), resolved);
+  EXPECT_ERROR(adopt_model(config_with(R"(, "layers": 3, "type": "llama", "kv_heads": 1)")), Config,
+               "model.kv_heads is null there and 1 here");
+  EXPECT_ERROR(adopt_model(config_with(R"(, "layers": 3, "type": "llama", "kv_heads": 1)")), Config,
+               "model.layers is 2 there and 3 here");
+  Config too_long = config_with("");
+  too_long.data.sequence_length = 17;
+  EXPECT_ERROR(adopt_model(too_long), Config, "at most model.context_length 16");
 }
 
 TEST(HfModelDirectory, SaysAllThatItDoesNotDo) {

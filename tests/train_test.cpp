@@ -370,7 +370,7 @@ TEST(LoadModel, EvaluatesAsTheRunDid) {
       const SavedModel saved = find_model(small.path() / name);
       EXPECT_EQ(saved.step, 6);
       EXPECT_EQ(saved.vocabulary, testing::kRunVocabulary);
-      Gpt2 model = load_model(saved.checkpoint, shape_of(saved.config), bf16 ? at::kBFloat16 : at::kFloat);
+      const auto model = load_model(saved, bf16 ? at::kBFloat16 : at::kFloat);
       model->eval();
       const EvalResult result = evaluate(
           [&](const auto& tokens, const auto& targets) { return model->loss(tokens, targets); },
@@ -387,15 +387,15 @@ TEST(LoadModel, RefusesOtherModels) {
   const auto run = small.path() / "run";
   const auto checkpoint = latest_checkpoint(run / "checkpoints");
   run_ranks(1, [&](const Mesh&) {
-    Gpt2Shape shape = shape_of(find_model(checkpoint).config);
-    EXPECT_EQ(shape.width, 16);
-    shape.width = 32;
-    EXPECT_ERROR(load_model(checkpoint, shape), Config, "has shape [64, 16], expected [64, 32]");
-    shape.width = 16;
-    shape.layers = 3;
-    EXPECT_ERROR(load_model(checkpoint, shape), Config, "it has no parameter h.2.");
-    shape.layers = 1;
-    EXPECT_ERROR(load_model(checkpoint, shape), Config, "it holds model/h.1.");
+    SavedModel saved = find_model(checkpoint);
+    EXPECT_EQ(saved.config.model.width, 16);
+    saved.config.model.width = 32;
+    EXPECT_ERROR(load_model(saved), Config, "has shape [64, 16], expected [64, 32]");
+    saved.config.model.width = 16;
+    saved.config.model.layers = 3;
+    EXPECT_ERROR(load_model(saved), Config, "it has no parameter h.2.");
+    saved.config.model.layers = 1;
+    EXPECT_ERROR(load_model(saved), Config, "it holds model/h.1.");
     EXPECT_ERROR(find_model(small.path() / "nothing"), Config, "there is no such directory");
     EXPECT_ERROR(find_model(small.path()), Config, "neither a run directory nor a checkpoint");
   });

@@ -14,7 +14,7 @@ TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 # Headers of the transports' libraries, and the only folder each may be used in.
 TRANSPORTS = {"gloo/": "src/mesh/gloo/", "nccl.h": "src/mesh/nccl/"}
 # Public headers that stand beside a folder's others but that every folder may use: shapes only.
-SHARED_HEADERS = {"zero/gpt2_shape.h"}
+SHARED_HEADERS = {"zero/gpt2_shape.h", "zero/gpt_neox_shape.h", "zero/llama_shape.h", "zero/model_shape.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 

@@ -35,7 +35,9 @@ struct Config {
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   std::vector<ParameterGroupConfig> parameter_groups;
-  std::vector<std::string> frozen;  // globs, see ParameterGroupConfig: names that are not trained
+  std::vector<std::string> frozen;     // globs, see ParameterGroupConfig: names that are not trained
+  std::vector<std::string> trainable;  // globs: if there are any, only these names are trained
+  LoraConfig lora;
   ModelConfig model;
   DataConfig data;
   ParallelConfig parallel;

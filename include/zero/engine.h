@@ -36,6 +36,18 @@ struct Module;
 
 namespace zero {
 
+/// Initial values from elsewhere than the module, such as files: each rank asks for what it keeps, and for
+/// nothing else.
+class InitialValues {
+ public:
+  virtual ~InitialValues() = default;
+  /// False: the module's own value counts. The same on all ranks. `name`: a parameter's first name.
+  virtual bool holds(const std::string& name) const = 0;
+  /// Fills `out` (fp32, on the CPU, 1-D) with elements [begin, begin + out.numel()) of a parameter in
+  /// row-major order.
+  virtual void read(const std::string& name, int64_t begin, at::Tensor out) const = 0;
+};
+
 struct EngineOptions {
   // What changes results.
   int stage = 0;  // 0..3: what is sharded (placement.h)
@@ -51,6 +63,8 @@ struct EngineOptions {
   std::optional<at::ScalarType> communication_dtype = {};
   at::ScalarType accumulation_dtype = at::kFloat;  // of summed gradients between micro-batches
   double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards
+  std::shared_ptr<const InitialValues> initial_values =
+      {};                                // instead of the module's own; read at construction only
   bool broadcast_initial_values = true;  // take rank 0's initial values; off: all ranks built the same ones
 
   // What changes memory and speed only; results are the same bits.

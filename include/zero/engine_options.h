@@ -9,7 +9,6 @@
 
 #include "zero/config.h"
 #include "zero/engine.h"
-#include "zero/gpt2_shape.h"
 #include "zero/lr_schedule.h"
 #include "zero/mesh.h"
 #include "zero/optimizer.h"
@@ -19,9 +18,6 @@ class Module;
 }
 
 namespace zero {
-
-/// `model`. Throws Config for an impossible shape.
-Gpt2Shape shape_of(const Config& config);
 
 /// `optimizer`. DeepSpeed's "Adam" is AdamW unless adam_w_mode is false. Throws Unsupported for amsgrad.
 OptimizerSpec optimizer_of(const Config& config);
@@ -41,11 +37,11 @@ MeshOptions mesh_options_of(const Config& config);
 int compute_threads_of(const Config& config, int local_ranks);
 
 /// Names of the model's parameters that are trained, in module order. Throws Config for patterns (`frozen`,
-/// `parameter_groups`) that match no parameter and where nothing is left to train.
+/// `trainable`, `lora.targets`, `parameter_groups`) that match nothing and where nothing is left to train.
 std::vector<std::string> trained_names_of(const Config& config);
 
-/// Lets no gradient reach the parameters that `frozen` names. Call it before the engine is made; values may
-/// be lazy. Throws as trained_names_of, against the module's own names.
+/// Lets no gradient reach the parameters of the configured model that are not trained. Call it before the
+/// engine is made; values may be lazy. Throws as trained_names_of.
 void freeze(torch::nn::Module& module, const Config& config);
 
 }  // namespace zero

@@ -1,6 +1,6 @@
 #pragma once
 // Text from a model: pick the next token from its logits, append, repeat. Knows only a function from tokens
-// to logits.
+// to logits, or a LanguageModel.
 
 #include <torch/types.h>
 
@@ -9,6 +9,8 @@
 #include <optional>
 #include <span>
 #include <vector>
+
+#include "zero/language_model.h"
 
 namespace zero {
 
@@ -46,5 +48,11 @@ using LogitsFunction = std::function<torch::Tensor(const torch::Tensor& tokens)>
 /// options, an empty prompt or a context below 1, Usage for logits of another shape.
 std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
                                      int64_t context_length, const GenerateOptions& options = {});
+
+/// The same from a model, which looks at each token once and keeps its keys and values; where the text is
+/// longer than the context, the last context_length tokens are looked at anew for each token. The parameters
+/// are read in every step: under stage 3 hold them with a GatherScope.
+std::vector<int64_t> generate_tokens(LanguageModel& model, std::span<const int64_t> prompt,
+                                     const GenerateOptions& options = {});
 
 }  // namespace zero

@@ -33,6 +33,7 @@ struct ModuleSpec {
   bool is_list = false;                   // ModuleList or Sequential: every child is a unit of its own
   std::vector<ParameterSpec> parameters;  // own parameters only
   std::vector<ModuleSpec> children;
+  int64_t linear_in = 0, linear_out = 0;  // > 0: a linear layer of a language model, which may get an adapter
 };
 
 /// A parameter's place in its unit. Offsets and sizes count elements of the unit's dtype.

@@ -149,6 +149,8 @@ Row zero_optimization_row();
 Row optimizer_row();
 Row scheduler_row();
 Rows own_rows();
+Row model_row();
+Row lora_row();
 Rows unsupported_rows();  // sections and top-level keys of DeepSpeed that this version does not do
 
 }  // namespace zero::config

@@ -11,54 +11,6 @@ namespace {
 
 constexpr int kMaxWidth = 1 << 24;
 
-struct ModelSize {
-  const char* name;
-  int64_t layers, width, heads;
-};
-// GPT-2's four sizes, and the 10B of DeepSpeed's Megatron tutorial.
-constexpr ModelSize kModelSizes[] = {{"gpt2", 12, 768, 12},
-                                     {"gpt2-medium", 24, 1024, 16},
-                                     {"gpt2-large", 36, 1280, 20},
-                                     {"gpt2-xl", 48, 1600, 25},
-                                     {"gpt2-10b", 50, 4096, 32}};
-
-Row model_size_row() {
-  Format<ModelConfig> format;
-  for (const ModelSize& size : kModelSizes) format.choices.push_back(size.name);
-  format.expected = or_list(format.choices);
-  format.parse = [](const Value& value, ModelConfig& model) {
-    for (const ModelSize& size : kModelSizes) {
-      if (!value.is_string(size.name)) continue;
-      model.layers = size.layers;
-      model.width = size.width;
-      model.heads = size.heads;
-      return true;
-    }
-    return false;
-  };
-  format.print = [](const ModelConfig&) { return Json(); };
-  return shorthand(
-      "size", +[](Config& c) -> ModelConfig& { return c.model; }, format, "",
-      "sets layers, width and heads; numbers given beside it win");
-}
-
-Row model_row() {
-  const Format<int64_t> seed = null_as<int64_t>(-1, integer(0));
-  return section<Config>(
-      "model",
-      {field("type", ZERO_AT(model.type), choice<std::string>({{"gpt2", "gpt2"}}), "architecture"),
-       model_size_row(),
-       field("vocab_size", ZERO_AT(model.vocab_size), integer(1, kMaxWidth), "tokens of the vocabulary"),
-       also(field("context_length", ZERO_AT(model.context_length), integer(1, kMaxWidth),
-                  "learned positions, tokens"),
-            {"n_positions"}),
-       field("layers", ZERO_AT(model.layers), integer(1, 1 << 16), "transformer blocks"),
-       field("width", ZERO_AT(model.width), integer(1, kMaxWidth), "hidden size; a multiple of heads"),
-       field("heads", ZERO_AT(model.heads), integer(1, kMaxWidth), "attention heads"),
-       field("dropout", ZERO_AT(model.dropout), number_below_one(), "of embeddings, attention and residuals"),
-       field("seed", ZERO_AT(model.seed), seed, "of the initial weights; null: run.seed")});
-}
-
 Row data_row() {
   return section<Config>(
       "data",
@@ -163,6 +115,9 @@ Row parameter_groups_row() {
 Rows own_rows() {
   return {parameter_groups_row(),
           field("frozen", ZERO_AT(frozen), list_of_globs(), "names of parameters that are not trained"),
+          field("trainable", ZERO_AT(trainable), list_of_globs(),
+                "if any are given, only these names are trained"),
+          lora_row(),
           residency_row(),
           model_row(),
           data_row(),

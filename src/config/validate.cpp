@@ -26,14 +26,47 @@ class Checks {
   Problems& problems_;
 };
 
+// What a model directory says is checked when it is read.
+bool is_elsewhere(const Config& c) {
+  return !c.model.from.empty() && !c.origin.places.contains("model.context_length");
+}
+
+void check_heads(const Config& c, Checks& checks) {
+  const ModelConfig& m = c.model;
+  const bool divides = m.width % m.heads == 0;
+  checks.expect(divides || m.head_width > 0, "model.heads", "a divisor of model.width " + to_string(m.width),
+                to_string(m.heads));
+  checks.expect(m.kv_heads == 0 || m.heads % m.kv_heads == 0, "model.kv_heads",
+                "a divisor of model.heads " + to_string(m.heads), to_string(m.kv_heads));
+  const int64_t head_width = m.head_width > 0 ? m.head_width : m.width / m.heads;
+  checks.expect(m.type != "llama" || !divides || head_width % 2 == 0, "model.head_width",
+                "an even number, as pairs are rotated", to_string(head_width));
+  const RopeScalingConfig& s = m.rope_scaling;
+  checks.expect(s.factor == 0 || s.high_freq_factor > s.low_freq_factor,
+                "model.rope_scaling.high_freq_factor",
+                "more than low_freq_factor " + to_string(s.low_freq_factor), to_string(s.high_freq_factor));
+}
+
 void check_model_and_data(const Config& c, Checks& checks) {
-  checks.expect(c.model.width % c.model.heads == 0, "model.heads",
-                "a divisor of model.width " + to_string(c.model.width), to_string(c.model.heads));
-  checks.expect(c.data.sequence_length <= c.model.context_length, "data.sequence_length",
-                "at most model.context_length " + to_string(c.model.context_length),
-                to_string(c.data.sequence_length));
+  if (!is_elsewhere(c)) {
+    check_heads(c, checks);
+    checks.expect(c.data.sequence_length <= c.model.context_length, "data.sequence_length",
+                  "at most model.context_length " + to_string(c.model.context_length),
+                  to_string(c.data.sequence_length));
+  }
   checks.expect(c.run.eval_interval_steps == 0 || !c.data.eval.empty(), "run.eval_interval_steps",
                 "0 without data.eval", to_string(c.run.eval_interval_steps), "set data.eval");
+}
+
+void check_lora(const Config& c, Checks& checks) {
+  const bool on = c.lora.rank > 0;
+  checks.expect(!on || !c.lora.targets.empty(), "lora.targets", "patterns of linear layers", "none");
+  checks.expect(on || c.lora.targets.empty(), "lora.targets", "none without lora.rank", "some",
+                "set lora.rank");
+  checks.expect(on || c.lora.from.empty(), "lora.from", "none without lora.rank", in_quotes(c.lora.from),
+                "set lora.rank");
+  checks.expect(!on || (c.frozen.empty() && c.trainable.empty()), "lora.rank",
+                "null with frozen or trainable: adapters alone are trained", to_string(c.lora.rank));
 }
 
 void check_precision(const Config& c, Checks& checks) {
@@ -94,6 +127,8 @@ void check_groups(const Config& c, Checks& checks) {
   }
   for (const std::string& glob : c.frozen)
     checks.expect(is_glob(glob), "frozen", "globs over parameter names", in_quotes(glob));
+  for (const std::string& glob : c.trainable)
+    checks.expect(is_glob(glob), "trainable", "globs over parameter names", in_quotes(glob));
 }
 
 void check_paths(const Config& c, Checks& checks) {
@@ -123,6 +158,7 @@ void check_parallel(const Config& c, Checks& checks) {
 void validate(const Config& config, Problems& problems) {
   Checks checks(config, problems);
   check_model_and_data(config, checks);
+  check_lora(config, checks);
   check_precision(config, checks);
   check_optimizer(config, checks);
   check_schedule(config, checks);

@@ -149,11 +149,21 @@ void ShardedModel::allocate() {
 
 // Takes every parameter's initial value, one at a time, and lets go of it.
 void ShardedModel::fill() {
+  const InitialValues* elsewhere = options.initial_values.get();
   std::vector<at::Tensor> wanted;
-  for (size_t i = 0; i < names_.size(); ++i) wanted.push_back(tensors_of(static_cast<int>(i)).front());
-  for (const auto& buffer : model_.buffers) wanted.push_back(buffer.second);
+  std::vector<size_t> which;  // of the names, then of the buffers
+  for (size_t i = 0; i < names_.size(); ++i) {
+    if (elsewhere && elsewhere->holds(names_[i])) continue;
+    wanted.push_back(tensors_of(static_cast<int>(i)).front());
+    which.push_back(i);
+  }
+  for (size_t i = 0; i < model_.buffers.size(); ++i) {
+    wanted.push_back(model_.buffers[i].second);
+    which.push_back(names_.size() + i);
+  }
   buffers.resize(model_.buffers.size());
-  replay(wanted, [&](size_t i, const at::Tensor& found) {
+  replay(wanted, [&](size_t index, const at::Tensor& found) {
+    const size_t i = which[index];
     at::Tensor value = found.detach().contiguous().to(mesh.device());
     if (options.broadcast_initial_values && all.size() > 1 && value.numel() > 0) {
       // Straight into the found memory: it is the engine's now, and about to be let go.
@@ -169,13 +179,14 @@ void ShardedModel::fill() {
       return;
     }
     place_values(static_cast<int>(i), value);
-    for (at::Tensor tensor : tensors_of(static_cast<int>(i))) {
-      // An eager parameter's own memory is freed here, before the next one is looked at.
-      const Place place = places_[i];
-      tensor.set_data(view_of(units[static_cast<size_t>(place.unit)],
-                              layout(place.unit).parameters[static_cast<size_t>(place.parameter)]));
-    }
+    take_over(static_cast<int>(i));
   });
+  for (size_t i = 0; elsewhere && i < names_.size(); ++i) {
+    if (!elsewhere->holds(names_[i])) continue;
+    read_values(static_cast<int>(i));
+    take_over(static_cast<int>(i));
+  }
+  options.initial_values = nullptr;  // its files need not stay open
   for (size_t i = 0; i < buffers.size(); ++i) {
     at::Tensor module_buffer = model_.buffers[i].second;
     module_buffer.set_data(buffers[i].second);
@@ -187,6 +198,48 @@ void ShardedModel::fill() {
     unit.state = SlabState::Resident;  // built by hand: no all-gather made it so
     unit.expose();
   }
+}
+
+// The module's tensors become views of the slab.
+void ShardedModel::take_over(int parameter) {
+  const Place place = places_[static_cast<size_t>(parameter)];
+  const UnitParameter& spot = layout(place.unit).parameters[static_cast<size_t>(place.parameter)];
+  // An eager parameter's own memory is freed here, before the next one is looked at.
+  for (at::Tensor tensor : tensors_of(parameter))
+    tensor.set_data(view_of(units[static_cast<size_t>(place.unit)], spot));
+}
+
+// Reads what this rank keeps of a parameter, a piece at a time and nothing twice.
+void ShardedModel::read_values(int parameter) {
+  constexpr int64_t kPieceNumel = 1 << 18;
+  const Place place = places_[static_cast<size_t>(parameter)];
+  Unit& unit = units[static_cast<size_t>(place.unit)];
+  const UnitParameter& spot = unit.layout.parameters[static_cast<size_t>(place.parameter)];
+  const bool whole = unit.full.defined() && !unit.common.defined();
+  std::vector<ShardSegment> mine = segments(place.unit);
+  std::erase_if(mine, [&](const ShardSegment& segment) { return segment.parameter != parameter; });
+  const at::Tensor buffer = at::empty({std::min(kPieceNumel, spot.numel)}, at::kFloat);
+  // Elements [begin, end) of the parameter.
+  const auto read = [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; at += kPieceNumel) {
+      const int64_t stop = std::min(end, at + kPieceNumel);
+      const at::Tensor piece = buffer.narrow(0, 0, stop - at);
+      options.initial_values->read(names_[static_cast<size_t>(parameter)], at, piece);
+      if (whole) unit.full.narrow(0, spot.offset + at, stop - at).copy_(piece);
+      for (const ShardSegment& segment : mine) {
+        const int64_t first = std::max(at, segment.parameter_begin);
+        const int64_t count = std::min(stop, segment.parameter_begin + segment.numel()) - first;
+        if (count <= 0) continue;
+        const int64_t target = segment.begin + first - segment.parameter_begin;
+        const at::Tensor part = piece.narrow(0, first - at, count);
+        unit.shard.narrow(0, target, count).copy_(part);
+        if (unit.master.defined()) unit.master.narrow(0, target, count).copy_(part);
+      }
+    }
+  };
+  if (whole) return read(0, spot.numel);
+  for (const ShardSegment& segment : mine)
+    read(segment.parameter_begin, segment.parameter_begin + segment.numel());
 }
 
 void ShardedModel::place_values(int parameter, const at::Tensor& value) {

@@ -63,6 +63,8 @@ class ShardedModel {
   void allocate();
   void fill();
   void place_values(int parameter, const at::Tensor& value);
+  void read_values(int parameter);
+  void take_over(int parameter);
   void adopt_parameters();
   void adopt_buffers();
   void make_optimizer(const OptimizerSpec& spec);

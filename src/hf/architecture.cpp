@@ -9,7 +9,7 @@
 namespace zero::hf {
 namespace {
 
-constexpr std::array kArchitectures{&kGpt2};
+constexpr std::array kArchitectures{&kGpt2, &kLlama, &kGptNeox};
 constexpr int64_t kMostCount = int64_t{1} << 31;
 
 std::string shown(const nlohmann::json& value) {
@@ -66,6 +66,16 @@ bool ConfigReader::flag(const std::string& key, bool otherwise) {
   if (!value) return otherwise;
   if (!value->is_boolean()) problem(key, "true or false");
   return value->is_boolean() ? value->get<bool>() : otherwise;
+}
+
+std::string ConfigReader::text(const std::string& key, const std::string& otherwise) {
+  const nlohmann::json* value = find(key);
+  if (value && !value->is_string()) problem(key, "a text");
+  return value && value->is_string() ? value->get<std::string>() : otherwise;
+}
+
+void ConfigReader::add(const std::string& key, const ConfigReader& inner) {
+  for (const std::string& problem : inner.problems_) problems_.push_back(key + "." + problem);
 }
 
 void ConfigReader::only(const std::string& key, const std::vector<nlohmann::json>& accepted) {

@@ -24,11 +24,14 @@ class ConfigReader {
   int64_t count(const std::string& key, std::optional<int64_t> otherwise = {});
   double positive(const std::string& key, std::optional<double> otherwise = {});
   bool flag(const std::string& key, bool otherwise);
+  std::string text(const std::string& key, const std::string& otherwise);
   /// What the library does: any value but these is a problem. Not there counts as the first.
   void only(const std::string& key, const std::vector<nlohmann::json>& accepted);
   /// The object under `key`; nullptr where there is none or null.
   const nlohmann::json* object(const std::string& key);
   void problem(const std::string& key, const std::string& expected);
+  /// Takes over the problems of the object under `key`.
+  void add(const std::string& key, const ConfigReader& inner);
 
   const std::vector<std::string>& problems() const { return problems_; }
 
@@ -52,7 +55,7 @@ struct Architecture {
   bool (*ignored)(std::string_view hf_name, const ModelConfig& model);
 };
 
-extern const Architecture kGpt2;
+extern const Architecture kGpt2, kLlama, kGptNeox;
 
 /// nullptr for an unknown type.
 const Architecture* find_architecture(std::string_view type);

@@ -12,9 +12,9 @@ void read_gpt2(ConfigReader& reader, ModelConfig& model) {
   model.width = reader.count("n_embd", 768);
   model.layers = reader.count("n_layer", 12);
   model.heads = reader.count("n_head", 12);
+  model.norm_epsilon = reader.positive("layer_norm_epsilon", 1e-5);
   reader.only("n_inner", {4 * model.width});
   reader.only("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
-  reader.only("layer_norm_epsilon", {1e-5});
   reader.only("scale_attn_weights", {true});
   reader.only("scale_attn_by_inverse_layer_idx", {false});
   reader.only("add_cross_attention", {false});
@@ -22,11 +22,16 @@ void read_gpt2(ConfigReader& reader, ModelConfig& model) {
 }
 
 nlohmann::ordered_json write_gpt2(const ModelConfig& model) {
-  return {{"vocab_size", model.vocab_size}, {"n_positions", model.context_length},
-          {"n_embd", model.width},          {"n_layer", model.layers},
-          {"n_head", model.heads},          {"activation_function", "gelu_new"},
-          {"layer_norm_epsilon", 1e-5},     {"resid_pdrop", model.dropout},
-          {"embd_pdrop", model.dropout},    {"attn_pdrop", model.dropout},
+  return {{"vocab_size", model.vocab_size},
+          {"n_positions", model.context_length},
+          {"n_embd", model.width},
+          {"n_layer", model.layers},
+          {"n_head", model.heads},
+          {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", model.norm_epsilon},
+          {"resid_pdrop", model.dropout},
+          {"embd_pdrop", model.dropout},
+          {"attn_pdrop", model.dropout},
           {"tie_word_embeddings", true}};
 }
 

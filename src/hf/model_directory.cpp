@@ -120,18 +120,14 @@ std::string hf_name(const ModelConfig& model, std::string_view own_name) {
   return architecture_of(model.type, "model.type").hf_name(own_name);
 }
 
-std::map<std::string, std::string> match(const Weights& weights, const ModelConfig& model,
-                                         std::span<const WantedTensor> wanted) {
-  const Architecture& architecture = architecture_of(model.type, "model.type");
-  const bool bare = is_bare(weights, architecture);
-  std::map<std::string, std::string> stored_name;
+void require_match(const Weights& weights, std::span<const WantedTensor> wanted,
+                   const std::map<std::string, std::string>& names,
+                   const std::function<bool(const std::string& stored_name)>& ignored) {
   std::set<std::string> known;
   std::vector<std::string> missing, extra, shapes, types;
   for (const WantedTensor& tensor : wanted) {
-    std::string name = architecture.hf_name(tensor.name);
-    if (bare) name = bare_name(architecture, name);
+    const std::string& name = names.at(tensor.name);
     known.insert(name);
-    stored_name[tensor.name] = name;
     const StoredTensor* stored = weights.find(name);
     if (!stored) {
       missing.push_back(name);
@@ -142,15 +138,28 @@ std::map<std::string, std::string> match(const Weights& weights, const ModelConf
     }
   }
   for (const std::string& name : weights.names())
-    if (!known.contains(name) && !architecture.ignored(name, model)) extra.push_back(in_quotes(name));
+    if (!known.contains(name) && !ignored(name)) extra.push_back(in_quotes(name));
   std::string text;
   add_kind(text, "missing: ", missing);
   add_kind(text, "not the model's: ", extra);
   add_kind(text, "of another shape: ", shapes);
   add_kind(text, "of a type that is not read (fp32, bf16, fp16 are): ", types);
   require(text.empty(), ErrorKind::Config, weights.directory().string(),
-          "its tensors are not those of its config.json; " + text);
-  return stored_name;
+          "its tensors are not those of the model; " + text);
+}
+
+std::map<std::string, std::string> match(const Weights& weights, const ModelConfig& model,
+                                         std::span<const WantedTensor> wanted) {
+  const Architecture& architecture = architecture_of(model.type, "model.type");
+  const bool bare = is_bare(weights, architecture);
+  std::map<std::string, std::string> names;
+  for (const WantedTensor& tensor : wanted) {
+    const std::string name = architecture.hf_name(tensor.name);
+    names[tensor.name] = bare ? bare_name(architecture, name) : name;
+  }
+  require_match(weights, wanted, names,
+                [&](const std::string& name) { return architecture.ignored(name, model); });
+  return names;
 }
 
 }  // namespace zero::hf

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -39,6 +40,13 @@ struct WantedTensor {
   std::string name;  // ours
   std::vector<int64_t> shape;
 };
+
+/// Throws Config with everything that is wrong, in one error: stored tensors that are missing, not wanted
+/// (unless `ignored`), of another shape or of a type that is not read. `names`: of the stored tensor for each
+/// wanted one.
+void require_match(const Weights& weights, std::span<const WantedTensor> wanted,
+                   const std::map<std::string, std::string>& names,
+                   const std::function<bool(const std::string& stored_name)>& ignored);
 
 /// The stored tensor's name for every wanted one. Throws Config with all that is missing, not the model's, of
 /// another shape or of a type that is not read, in one error.

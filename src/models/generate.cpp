@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <string>
 
@@ -101,8 +102,12 @@ std::vector<TokenProbability> next_token_distribution(std::span<const float> log
   return tokens;
 }
 
-std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
-                                     int64_t context_length, const GenerateOptions& options) {
+namespace {
+
+using TextLogits = std::function<torch::Tensor(std::span<const int64_t> text)>;
+
+std::vector<int64_t> go_on(const TextLogits& logits_of, std::span<const int64_t> prompt,
+                           int64_t context_length, const GenerateOptions& options) {
   options.check();
   require(context_length >= 1, ErrorKind::Config, "generate context_length",
           "expected 1 or more, got " + std::to_string(context_length));
@@ -112,16 +117,47 @@ std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<
   std::mt19937_64 generator(options.seed);
   std::vector<int64_t> text(prompt.begin(), prompt.end());
   for (int64_t i = 0; i < options.max_new_tokens; i++) {
-    const int64_t seen = std::min<int64_t>(std::ssize(text), context_length);
-    // A copy: the function may keep its argument, and `text` moves as it grows.
-    const auto tokens = torch::from_blob(text.data() + text.size() - seen, {1, seen}, torch::kLong).clone();
-    const auto logits = last_logits(logits_of(tokens));
+    const auto logits = last_logits(logits_of(text));
     const std::span<const float> values(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
     const int64_t next = draw(next_token_distribution(values, options), generator);
     if (next == options.stop_token) break;
     text.push_back(next);
   }
   return {text.begin() + std::ssize(prompt), text.end()};
+}
+
+// The last `count` tokens as [1, count]. A copy: a model may keep its argument, and the text moves as it
+// grows.
+torch::Tensor last_tokens(std::span<const int64_t> text, int64_t count) {
+  const int64_t* first = text.data() + (std::ssize(text) - count);
+  return torch::from_blob(const_cast<int64_t*>(first), {1, count}, torch::kLong).clone();
+}
+
+}  // namespace
+
+std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
+                                     int64_t context_length, const GenerateOptions& options) {
+  return go_on(
+      [&](std::span<const int64_t> text) {
+        return logits_of(last_tokens(text, std::min<int64_t>(std::ssize(text), context_length)));
+      },
+      prompt, context_length, options);
+}
+
+std::vector<int64_t> generate_tokens(LanguageModel& model, std::span<const int64_t> prompt,
+                                     const GenerateOptions& options) {
+  const int64_t context_length = model.context_length();
+  const int64_t most = std::ssize(prompt) + std::min(options.max_new_tokens, context_length);
+  KeyValueCache cache(std::min(most, context_length));
+  const torch::Device device = model.parameters().front().device();
+  return go_on(
+      [&](std::span<const int64_t> text) {
+        const int64_t length = std::ssize(text);
+        // Every token of a moved window has another position, which all keys and values depend on.
+        if (length > context_length) return model.forward(last_tokens(text, context_length).to(device));
+        return model.forward(last_tokens(text, length - cache.length()).to(device), cache);
+      },
+      prompt, context_length, options);
 }
 
 }  // namespace zero

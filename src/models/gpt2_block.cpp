@@ -4,33 +4,24 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 
+#include "models/attention.h"
+
 namespace zero {
-namespace {
-constexpr double kInitialDeviation = 0.02;
-
-torch::Tensor normal_weight(int64_t rows, int64_t columns, double deviation) {
-  return torch::empty({rows, columns}).normal_(0, deviation);
-}
-}  // namespace
-
-Gpt2EmbeddingImpl::Gpt2EmbeddingImpl(int64_t rows, int64_t width)
-    : weight(register_parameter("weight", normal_weight(rows, width, kInitialDeviation))) {}
-
-Gpt2LinearImpl::Gpt2LinearImpl(int64_t in, int64_t out, int64_t residual_layers) {
+Gpt2LinearImpl::Gpt2LinearImpl(int64_t in, int64_t out, int64_t residual_layers) : LinearLayerImpl(in, out) {
   double deviation = kInitialDeviation;
   if (residual_layers > 0) deviation /= std::sqrt(2.0 * static_cast<double>(residual_layers));
-  weight = register_parameter("weight", normal_weight(in, out, deviation));
+  weight = register_parameter("weight", torch::empty({in, out}).normal_(0, deviation));
   bias = register_parameter("bias", torch::zeros({out}));
 }
 
 torch::Tensor Gpt2LinearImpl::forward(const torch::Tensor& x) {
   const int64_t batch = x.size(0), sequence = x.size(1);
-  return torch::addmm(bias, x.reshape({batch * sequence, x.size(2)}), weight).view({batch, sequence, -1});
+  const auto y = torch::addmm(bias, x.reshape({batch * sequence, x.size(2)}), weight);
+  return adapted(y.view({batch, sequence, -1}), x);
 }
 
 Gpt2AttentionImpl::Gpt2AttentionImpl(const Gpt2Shape& shape)
@@ -39,7 +30,7 @@ Gpt2AttentionImpl::Gpt2AttentionImpl(const Gpt2Shape& shape)
   c_proj_ = register_module("c_proj", Gpt2Linear(shape.width, shape.width, shape.layers));
 }
 
-torch::Tensor Gpt2AttentionImpl::forward(const torch::Tensor& x) {
+torch::Tensor Gpt2AttentionImpl::forward(const torch::Tensor& x, KeyValueCache* cache, int64_t layer) {
   const int64_t batch = x.size(0), sequence = x.size(1), width = x.size(2);
   // Split first, then view as heads: the backward of split gathers the three gradients in one copy.
   auto qkv = c_attn_->forward(x).split(width, /*dim=*/-1);
@@ -47,9 +38,8 @@ torch::Tensor Gpt2AttentionImpl::forward(const torch::Tensor& x) {
     return t.view({batch, sequence, heads_, head_width_}).transpose(1, 2);
   };
   const double dropout = is_training() ? dropout_ : 0.0;
-  auto y = torch::scaled_dot_product_attention(as_heads(qkv[0]), as_heads(qkv[1]), as_heads(qkv[2]),
-                                               /*attn_mask=*/{}, dropout, /*is_causal=*/true);
-  y = c_proj_->forward(y.transpose(1, 2).reshape({batch, sequence, width}));
+  const auto y = c_proj_->forward(
+      causal_attention(as_heads(qkv[0]), as_heads(qkv[1]), as_heads(qkv[2]), dropout, cache, layer));
   return torch::dropout(y, dropout_, is_training());
 }
 
@@ -63,19 +53,15 @@ torch::Tensor Gpt2MlpImpl::forward(const torch::Tensor& x) {
 }
 
 Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Shape& shape) : dropout_(shape.dropout) {
-  ln_1_ = register_module("ln_1", gpt2_layer_norm(shape));
+  ln_1_ = register_module("ln_1", layer_norm(shape.width, shape.layer_norm_epsilon));
   attn_ = register_module("attn", Gpt2Attention(shape));
-  ln_2_ = register_module("ln_2", gpt2_layer_norm(shape));
+  ln_2_ = register_module("ln_2", layer_norm(shape.width, shape.layer_norm_epsilon));
   mlp_ = register_module("mlp", Gpt2Mlp(shape));
 }
 
-torch::Tensor Gpt2BlockImpl::forward(torch::Tensor x) {
-  x = x + attn_->forward(ln_1_->forward(x));
+torch::Tensor Gpt2BlockImpl::forward(torch::Tensor x, KeyValueCache* cache, int64_t layer) {
+  x = x + attn_->forward(ln_1_->forward(x), cache, layer);
   return x + torch::dropout(mlp_->forward(ln_2_->forward(x)), dropout_, is_training());
-}
-
-torch::nn::LayerNorm gpt2_layer_norm(const Gpt2Shape& shape) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width}).eps(shape.layer_norm_epsilon));
 }
 
 }  // namespace zero

@@ -1,44 +1,32 @@
 #pragma once
-// The parts of a GPT-2: embedding table, linear layer, attention, MLP and block. Names as Hugging Face has
-// them. Weights are drawn once, with ordinary operators, so that construction also works where tensors have
-// no data yet.
+// The parts of a GPT-2: linear layer, attention, MLP and block. Names as Hugging Face has them.
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "models/layers.h"
 #include "zero/gpt2_shape.h"
+#include "zero/language_model.h"
 
 namespace zero {
-
-/// A table of vectors, weight [rows, width]. torch::nn::Embedding would draw normal(0, 1) first, only to be
-/// overwritten.
-class Gpt2EmbeddingImpl : public torch::nn::Module {
- public:
-  Gpt2EmbeddingImpl(int64_t rows, int64_t width);
-
-  torch::Tensor weight;
-};
-TORCH_MODULE(Gpt2Embedding);
 
 /// x W + b with weight [in, out] and bias [out]. `residual_layers` > 0 marks a layer that writes to the
 /// residual stream of that many blocks: two writes a block, so its weights start smaller by sqrt(2 *
 /// residual_layers).
-class Gpt2LinearImpl : public torch::nn::Module {
+class Gpt2LinearImpl : public LinearLayerImpl {
  public:
   Gpt2LinearImpl(int64_t in, int64_t out, int64_t residual_layers = 0);
-  torch::Tensor forward(const torch::Tensor& x);  // [batch, sequence, in] -> [batch, sequence, out]
-
-  torch::Tensor weight, bias;
+  torch::Tensor forward(const torch::Tensor& x) override;
 };
 TORCH_MODULE(Gpt2Linear);
 
-/// Causal self-attention, [batch, sequence, width] -> the same.
+/// Causal self-attention of a layer, [batch, sequence, width] -> the same.
 class Gpt2AttentionImpl : public torch::nn::Module {
  public:
   explicit Gpt2AttentionImpl(const Gpt2Shape& shape);
-  torch::Tensor forward(const torch::Tensor& x);
+  torch::Tensor forward(const torch::Tensor& x, KeyValueCache* cache, int64_t layer);
 
  private:
   int64_t heads_, head_width_;
@@ -61,7 +49,7 @@ TORCH_MODULE(Gpt2Mlp);
 class Gpt2BlockImpl : public torch::nn::Module {
  public:
   explicit Gpt2BlockImpl(const Gpt2Shape& shape);
-  torch::Tensor forward(torch::Tensor x);
+  torch::Tensor forward(torch::Tensor x, KeyValueCache* cache, int64_t layer);
 
  private:
   double dropout_;
@@ -71,7 +59,5 @@ class Gpt2BlockImpl : public torch::nn::Module {
   Gpt2Mlp mlp_{nullptr};
 };
 TORCH_MODULE(Gpt2Block);
-
-torch::nn::LayerNorm gpt2_layer_norm(const Gpt2Shape& shape);
 
 }  // namespace zero

@@ -1,5 +1,6 @@
 // The verb `zero plan` without its command line.
 #include "zero/error.h"
+#include "zero/hf_model.h"
 #include "zero/plan_report.h"
 
 namespace zero {
@@ -30,7 +31,7 @@ PlanAnswer answer_config(const PlanRequest& request) {
           "the configuration says how many micro-batches a step has",
           "use --set gradient_accumulation_steps=N");
   std::optional<int64_t> memory = memory_of(request);
-  Config config = load_config(request.config, request.overrides);
+  Config config = adopt_model(load_config(request.config, request.overrides));
   int ranks = request.ranks;
   if (ranks == 0) ranks = config.parallel.ranks == 0 ? 1 : config.parallel.ranks;
   config = resolve(std::move(config), ranks);

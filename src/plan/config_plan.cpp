@@ -2,30 +2,12 @@
 #include <algorithm>
 #include <string>
 
-#include "base/glob.h"
 #include "zero/error.h"
-#include "zero/gpt2_shape.h"
+#include "zero/model_shape.h"
 #include "zero/plan_report.h"
 
 namespace zero {
 namespace {
-
-ModuleSpec spec_of(const ModelConfig& model) {
-  require(model.type == "gpt2", ErrorKind::Unsupported, "model.type",
-          "\"" + model.type + "\" cannot be planned from a configuration", "use gpt2");
-  return gpt2_spec({.vocab_size = model.vocab_size,
-                    .context_length = model.context_length,
-                    .layers = model.layers,
-                    .width = model.width,
-                    .heads = model.heads});
-}
-
-void freeze(ModuleSpec& module, const std::vector<std::string>& patterns) {
-  for (ParameterSpec& parameter : module.parameters)
-    for (const std::string& pattern : patterns)
-      if (glob_matches(pattern, parameter.name)) parameter.trainable = false;
-  for (ModuleSpec& child : module.children) freeze(child, patterns);
-}
 
 // Moments: see optimizer_state_bytes() of optimizer.h, which knows the optimizers themselves.
 int64_t moment_bytes(const OptimizerConfig& optimizer) {
@@ -77,8 +59,7 @@ PlanOptions options_of(const Config& config, int ranks) {
 }  // namespace
 
 ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes) {
-  ModuleSpec spec = spec_of(config.model);
-  freeze(spec, config.frozen);
+  const ModuleSpec spec = trained_spec(config);
   PlanOptions options = options_of(config, ranks);
   Dtype dtype = *config.precision.param_dtype;
 

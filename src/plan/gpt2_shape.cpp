@@ -1,10 +1,10 @@
 #include "zero/gpt2_shape.h"
 
 #include <array>
-#include <cmath>
 #include <string>
 #include <utility>
 
+#include "plan/shape_check.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -26,61 +26,35 @@ constexpr auto kNames = [] {
   return names;
 }();
 
-void check_range(const char* field, int64_t value, int64_t largest) {
-  if (value >= 1 && value <= largest) return;
-  fail(ErrorKind::Config, std::string("gpt2 ") + field,
-       "expected 1 to " + std::to_string(largest) + ", got " + std::to_string(value));
-}
-
-ModuleSpec module(const std::string& name, std::vector<ModuleSpec> children = {}) {
-  ModuleSpec spec;
-  spec.name = name;
-  spec.children = std::move(children);
-  return spec;
-}
-
-ModuleSpec with_bias(const std::string& name, std::vector<int64_t> weight, int64_t bias) {
-  ModuleSpec spec = module(name);
-  spec.parameters.push_back({.name = name + ".weight", .shape = std::move(weight)});
-  spec.parameters.push_back({.name = name + ".bias", .shape = {bias}});
-  return spec;
-}
-
-ModuleSpec embedding(const std::string& name, int64_t rows, int64_t width) {
-  ModuleSpec spec = module(name);
-  spec.parameters.push_back({.name = name + ".weight", .shape = {rows, width}});
-  return spec;
-}
-
-ModuleSpec block(const std::string& name, int64_t width) {
-  auto layer_norm = [&](const char* child) { return with_bias(name + child, {width}, width); };
-  auto linear = [&](const char* child, int64_t in, int64_t out) {
-    return with_bias(name + child, {in, out}, out);
+ModuleSpec gpt2_block(const std::string& name, int64_t width) {
+  using namespace shapes;
+  const auto layer = [&](const char* child, int64_t in, int64_t out) {
+    return linear(name + child, in, out, /*bias=*/true, /*transposed=*/true);
   };
-  return module(name, {layer_norm(".ln_1"),
-                       module(name + ".attn", {linear(".attn.c_attn", width, 3 * width),
-                                               linear(".attn.c_proj", width, width)}),
-                       layer_norm(".ln_2"),
-                       module(name + ".mlp", {linear(".mlp.c_fc", width, 4 * width),
-                                              linear(".mlp.c_proj", 4 * width, width)})});
+  return module(
+      name,
+      {layer_norm(name + ".ln_1", width),
+       module(name + ".attn", {layer(".attn.c_attn", width, 3 * width), layer(".attn.c_proj", width, width)}),
+       layer_norm(name + ".ln_2", width),
+       module(name + ".mlp",
+              {layer(".mlp.c_fc", width, 4 * width), layer(".mlp.c_proj", 4 * width, width)})});
 }
 
 }  // namespace
 
 void Gpt2Shape::check() const {
-  // With these bounds every product below stays under 2^63.
-  check_range("vocab_size", vocab_size, (int64_t{1} << 31) - 1);
-  check_range("context_length", context_length, (int64_t{1} << 31) - 1);
-  check_range("layers", layers, int64_t{1} << 16);
-  check_range("width", width, int64_t{1} << 20);
-  check_range("heads", heads, width);
+  using namespace shapes;
+  check_range("gpt2", "vocab_size", vocab_size, kMostTokens);
+  check_range("gpt2", "context_length", context_length, kMostTokens);
+  check_range("gpt2", "layers", layers, kMostLayers);
+  check_range("gpt2", "width", width, kMostWidth);
+  check_range("gpt2", "heads", heads, width);
   require(width % heads == 0, ErrorKind::Config, "gpt2 heads",
           "width " + std::to_string(width) + " is not a multiple of " + std::to_string(heads) + " heads",
           "choose heads that divide the width");
   require(dropout >= 0 && dropout < 1, ErrorKind::Config, "gpt2 dropout",
           "expected 0 <= dropout < 1, got " + std::to_string(dropout));
-  require(std::isfinite(layer_norm_epsilon) && layer_norm_epsilon > 0, ErrorKind::Config,
-          "gpt2 layer_norm_epsilon", "expected a positive number, got " + std::to_string(layer_norm_epsilon));
+  check_positive("gpt2", "layer_norm_epsilon", layer_norm_epsilon);
 }
 
 int64_t Gpt2Shape::parameter_count() const {
@@ -104,15 +78,15 @@ Gpt2Shape gpt2_shape(std::string_view name) {
 }
 
 ModuleSpec gpt2_spec(const Gpt2Shape& shape) {
+  using namespace shapes;
   shape.check();
   ModuleSpec blocks = module("h");
   blocks.is_list = true;
   for (int64_t i = 0; i < shape.layers; i++)
-    blocks.children.push_back(block("h." + std::to_string(i), shape.width));
-
-  return module("", {embedding("wte", shape.vocab_size, shape.width),
-                     embedding("wpe", shape.context_length, shape.width), std::move(blocks),
-                     with_bias("ln_f", {shape.width}, shape.width)});
+    blocks.children.push_back(gpt2_block("h." + std::to_string(i), shape.width));
+  return module("", {weight_only("wte", {shape.vocab_size, shape.width}),
+                     weight_only("wpe", {shape.context_length, shape.width}), std::move(blocks),
+                     layer_norm("ln_f", shape.width)});
 }
 
 }  // namespace zero

@@ -19,13 +19,17 @@ namespace {
 struct EvalArguments {
   std::string model, data;
   int ranks = 0;
-  int64_t batches = 0;
+  int64_t batches = 0, sequence_length = 0;
   bool json = false;
 };
 
 TokenFile open_data(const EvalArguments& arguments, const SavedModel& saved) {
   TokenFile file = TokenFile::open(arguments.data);
-  file.require_vocabulary(saved.vocabulary);
+  if (saved.vocabulary) file.require_vocabulary(*saved.vocabulary);
+  require(file.vocabulary().size <= saved.config.model.vocab_size, ErrorKind::Config, arguments.data,
+          "it has " + std::to_string(file.vocabulary().size) + " tokens, the model " +
+              std::to_string(saved.config.model.vocab_size),
+          "use a file that the model's tokenizer made");
   return file;
 }
 
@@ -53,7 +57,7 @@ int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const
   prepare_compute_threads(compute_threads_of(saved.config, job.local_size));
   const Mesh mesh = Mesh::join(job, mesh_options_of(saved.config));
   try {
-    Gpt2 model = load_model(saved.checkpoint, shape_of(saved.config), dtype_of(saved.config));
+    const std::shared_ptr<LanguageModel> model = load_model(saved, dtype_of(saved.config));
     model->to(mesh.device());
     model->eval();
     const EvaluateOptions options{.sequence_length = saved.config.data.sequence_length,
@@ -77,17 +81,25 @@ int run_eval(int argc, char** argv) {
   CLI::App app(
       "zero eval MODEL --data FILE\n"
       "Loss (nats a token) and perplexity of a trained model on a token file.");
-  app.add_option("model", arguments.model, "run directory (its newest checkpoint), or a checkpoint")
+  app.add_option("model", arguments.model,
+                 "run directory (its newest checkpoint), a checkpoint, or a model directory")
       ->required();
   app.add_option("--data", arguments.data, "token file, made by `zero tokenize`")->required();
   app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]");
   app.add_option("--batches", arguments.batches, "batches a rank takes at most [the whole file]")
       ->check(CLI::PositiveNumber);
+  app.add_option("--sequence-length", arguments.sequence_length,
+                 "tokens of a sample [as trained; 1024 at most]")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;
 
   const Ranks ranks = ranks_of(arguments.ranks);
-  const SavedModel saved = find_model(arguments.model);
+  SavedModel saved = find_model(arguments.model);
+  if (arguments.sequence_length > 0) saved.config.data.sequence_length = arguments.sequence_length;
+  require(saved.config.data.sequence_length <= saved.config.model.context_length, ErrorKind::Config,
+          "--sequence-length",
+          "expected at most the model's context of " + std::to_string(saved.config.model.context_length));
   if (!ranks.starts) return evaluate_here(arguments, saved, ranks.job);
   open_data(arguments, saved);
   return launch_self(ranks.ranks, argc, argv);

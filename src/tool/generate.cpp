@@ -21,10 +21,11 @@ struct GenerateArguments {
 
 Tokenizer load_tokenizer(const GenerateArguments& arguments, const SavedModel& saved) {
   const std::string& path = arguments.tokenizer.empty() ? saved.config.data.tokenizer : arguments.tokenizer;
-  require(!path.empty(), ErrorKind::Config, "--tokenizer", "the run's configuration names no tokenizer",
+  require(!path.empty(), ErrorKind::Config, "--tokenizer",
+          "the run's configuration names no tokenizer, and the model directory holds none",
           "give the one its text was made with");
   Tokenizer tokenizer = Tokenizer::load(path);
-  require(tokenizer.vocabulary() == saved.vocabulary, ErrorKind::Config, path,
+  require(!saved.vocabulary || tokenizer.vocabulary() == *saved.vocabulary, ErrorKind::Config, path,
           "it is not the tokenizer that " + saved.checkpoint.string() + " was trained with",
           "give that one with --tokenizer");
   return tokenizer;
@@ -38,13 +39,12 @@ int generate(GenerateArguments arguments) {
   const std::vector<int32_t> ids = tokenizer.encode(arguments.prompt, "--prompt");
   require(!ids.empty(), ErrorKind::Config, "--prompt", "expected some text, got none");
   const at::ScalarType dtype = saved.config.precision.param_dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
-  Gpt2 model = load_model(saved.checkpoint, shape_of(saved.config), dtype);
+  const std::shared_ptr<LanguageModel> model = load_model(saved, dtype);
   model->eval();
   if (const auto end = tokenizer.end_of_text()) arguments.options.stop_token = *end;
+  if (saved.end_token) arguments.options.stop_token = saved.end_token;
   const std::vector<int64_t> prompt(ids.begin(), ids.end());
-  const std::vector<int64_t> made =
-      generate_tokens([&](const at::Tensor& tokens) { return model->forward(tokens); }, prompt,
-                      saved.config.model.context_length, arguments.options);
+  const std::vector<int64_t> made = generate_tokens(*model, prompt, arguments.options);
 
   // The model may have rows that are no token of the vocabulary; they stand for no bytes.
   std::string bytes;
@@ -64,7 +64,8 @@ int run_generate(int argc, char** argv) {
   CLI::App app(
       "zero generate MODEL --prompt TEXT\n"
       "Goes on with a text as a trained model would.");
-  app.add_option("model", arguments.model, "run directory (its newest checkpoint), or a checkpoint")
+  app.add_option("model", arguments.model,
+                 "run directory (its newest checkpoint), a checkpoint, or a model directory")
       ->required();
   app.add_option("--prompt", arguments.prompt, "the text to go on with")->required();
   app.add_option("--tokens", options.max_new_tokens, "tokens to add at most [100]");

@@ -9,6 +9,7 @@
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
+#include "zero/hf_model.h"
 #include "zero/trace_file.h"
 
 namespace zero::tool {
@@ -22,7 +23,7 @@ struct TrainArguments {
 };
 
 Config read(const TrainArguments& arguments, int ranks) {
-  Config config = load_config(arguments.config, arguments.overrides);
+  Config config = adopt_model(load_config(arguments.config, arguments.overrides));
   if (!arguments.run_directory.empty()) config.run.directory = arguments.run_directory;
   return resolve(config, ranks);
 }

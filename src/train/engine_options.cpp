@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "base/glob.h"
 #include "zero/error.h"
+#include "zero/model_shape.h"
 
 namespace zero {
 namespace {
@@ -45,11 +47,6 @@ OneCycleLr one_cycle(const SchedulerConfig& s) {
           .decay_mom_rate = s.decay_mom_rate};
 }
 
-bool is_frozen(const Config& config, std::string_view name) {
-  return std::any_of(config.frozen.begin(), config.frozen.end(),
-                     [&](const std::string& pattern) { return glob_matches(pattern, name); });
-}
-
 void check_pattern(const Config& config, const std::string& key, std::string_view pattern,
                    const std::vector<std::string>& names) {
   const bool any = std::any_of(names.begin(), names.end(),
@@ -60,36 +57,15 @@ void check_pattern(const Config& config, const std::string& key, std::string_vie
           "names look like \"" + names.front() + "\" and \"" + names.back() + "\"");
 }
 
-std::vector<std::string> trained_of(const Config& config, const std::vector<std::string>& names) {
-  for (const std::string& pattern : config.frozen) check_pattern(config, "frozen", pattern, names);
-  for (size_t i = 0; i < config.parameter_groups.size(); ++i)
-    check_pattern(config, "parameter_groups", config.parameter_groups[i].pattern, names);
-  std::vector<std::string> trained;
-  for (const std::string& name : names)
-    if (!is_frozen(config, name)) trained.push_back(name);
-  require(!trained.empty(), ErrorKind::Config, config.place("frozen"),
-          "frozen: expected patterns that leave something to train, got ones that match every parameter");
-  return trained;
-}
-
-void add_names(const ModuleSpec& module, std::vector<std::string>& names) {
-  for (const ParameterSpec& parameter : module.parameters) names.push_back(parameter.name);
-  for (const ModuleSpec& child : module.children) add_names(child, names);
+void add_names(const ModuleSpec& module, std::vector<std::string>& all, std::vector<std::string>& trained) {
+  for (const ParameterSpec& parameter : module.parameters) {
+    all.push_back(parameter.name);
+    if (parameter.trainable) trained.push_back(parameter.name);
+  }
+  for (const ModuleSpec& child : module.children) add_names(child, all, trained);
 }
 
 }  // namespace
-
-Gpt2Shape shape_of(const Config& config) {
-  const ModelConfig& m = config.model;
-  const Gpt2Shape shape{.vocab_size = m.vocab_size,
-                        .context_length = m.context_length,
-                        .layers = m.layers,
-                        .width = m.width,
-                        .heads = m.heads,
-                        .dropout = m.dropout};
-  shape.check();
-  return shape;
-}
 
 OptimizerSpec optimizer_of(const Config& config) {
   using Type = OptimizerConfig::Type;
@@ -241,18 +217,18 @@ int compute_threads_of(const Config& config, int local_ranks) {
 }
 
 std::vector<std::string> trained_names_of(const Config& config) {
-  std::vector<std::string> names;
-  add_names(gpt2_spec(shape_of(config)), names);
-  return trained_of(config, names);
+  std::vector<std::string> names, trained;
+  add_names(trained_spec(config), names, trained);
+  for (const ParameterGroupConfig& group : config.parameter_groups)
+    check_pattern(config, "parameter_groups", group.pattern, names);
+  return trained;
 }
 
 void freeze(torch::nn::Module& module, const Config& config) {
-  std::vector<std::string> names;
-  for (const auto& parameter : module.named_parameters()) names.push_back(parameter.key());
-  if (names.empty()) return;
-  trained_of(config, names);
+  const std::vector<std::string> names = trained_names_of(config);
+  const std::set<std::string> trained(names.begin(), names.end());
   for (auto& parameter : module.named_parameters())
-    if (is_frozen(config, parameter.key())) parameter.value().set_requires_grad(false);
+    parameter.value().set_requires_grad(trained.contains(parameter.key()));
 }
 
 }  // namespace zero

@@ -3,15 +3,20 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "checkpoint/index.h"
+#include "hf/model_directory.h"
 #include "train/checkpoint_metadata.h"
+#include "train/file_values.h"
 #include "train/run_files.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
+#include "zero/hf_model.h"
+#include "zero/model_shape.h"
 
 namespace zero {
 namespace {
@@ -96,21 +101,79 @@ fs::path find_checkpoint(const fs::path& path) {
   return newest;
 }
 
+namespace {
+
+constexpr int64_t kMostSampleTokens = 1024;  // of a model directory, whose context may be very long
+
+bool has_tokenizer(const fs::path& directory) {
+  std::error_code ignored;
+  for (const char* name : {"tokenizer.json", "vocab.json", "tokenizer.model"})
+    if (fs::exists(directory / name, ignored)) return true;
+  return false;
+}
+
+SavedModel model_directory(const fs::path& directory) {
+  SavedModel saved{
+      .checkpoint = directory, .config = {}, .vocabulary = {}, .end_token = {}, .hugging_face = true};
+  Config& config = saved.config;
+  config.model.from = directory.string();
+  config = adopt_model(config);
+  config.train_micro_batch_size = 1;
+  config.data.sequence_length = std::min(config.model.context_length, kMostSampleTokens);
+  const hf::Weights weights(directory);
+  const auto names = weights.names();
+  config.precision.bf16 = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return weights.find(name)->dtype == Dtype::bf16;
+  });
+  config = resolve(config, 1);
+  saved.end_token = hf::read_end_token(directory);
+  if (!has_tokenizer(directory)) return saved;
+  config.data.tokenizer = directory.string();
+  saved.vocabulary = Tokenizer::load(directory).vocabulary();
+  return saved;
+}
+
+void read_values(LanguageModel& model, const SavedModel& saved) {
+  constexpr int64_t kPieceNumel = 1 << 18;
+  const auto values = training::file_values_of(saved.config);
+  const at::Tensor buffer = at::empty({kPieceNumel}, at::kFloat);
+  for (const auto& parameter : model.named_parameters()) {
+    at::Tensor flat = parameter.value().view({-1});
+    for (int64_t begin = 0; begin < flat.numel(); begin += kPieceNumel) {
+      const at::Tensor piece = buffer.narrow(0, 0, std::min(kPieceNumel, flat.numel() - begin));
+      values->read(parameter.key(), begin, piece);
+      flat.narrow(0, begin, piece.numel()).copy_(piece);
+    }
+  }
+}
+
+}  // namespace
+
 SavedModel find_model(const fs::path& model) {
+  std::error_code ignored;
+  const bool is_checkpoint = fs::exists(model / checkpoint::kIndexName, ignored);
+  // Both a run and a model directory have a config.json; only the latter's has a model_type.
+  if (!is_checkpoint && is_hf_directory(model)) return model_directory(model);
   const fs::path checkpoint = find_checkpoint(model);
   const training::CheckpointMetadata metadata = training::read_metadata(checkpoint);
   return {.checkpoint = checkpoint,
           .config = metadata.config,
           .vocabulary = metadata.vocabulary,
+          .end_token = {},
           .step = metadata.step};
 }
 
-Gpt2 load_model(const fs::path& checkpoint, const Gpt2Shape& shape, at::ScalarType dtype) {
+std::shared_ptr<LanguageModel> load_model(const SavedModel& saved, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  const CheckpointReader reader(checkpoint);
-  Gpt2 model(shape);
+  const std::shared_ptr<LanguageModel> model = make_language_model(shape_of(saved.config));
+  add_adapters(*model, saved.config.lora);
   model->to(dtype);
-  const std::string place = checkpoint.string();
+  if (saved.hugging_face) {
+    read_values(*model, saved);
+    return model;
+  }
+  const CheckpointReader reader(saved.checkpoint);
+  const std::string place = saved.checkpoint.string();
   std::set<std::string> names;
   for (const auto& parameter : model->named_parameters()) {
     check_parameter(reader, place, parameter.key(), parameter.value());

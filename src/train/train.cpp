@@ -9,11 +9,14 @@
 #include <csignal>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 
+#include "train/adapter_files.h"
 #include "train/agree.h"
 #include "train/batches.h"
 #include "train/checkpoint_metadata.h"
+#include "train/file_values.h"
 #include "train/metrics.h"
 #include "train/process_memory.h"
 #include "train/progress.h"
@@ -21,8 +24,9 @@
 #include "zero/engine.h"
 #include "zero/engine_options.h"
 #include "zero/error.h"
-#include "zero/gpt2.h"
+#include "zero/language_model.h"
 #include "zero/lazy.h"
+#include "zero/model_shape.h"
 
 namespace zero {
 namespace {
@@ -55,11 +59,30 @@ RunData open_data_together(const Config& config, const Mesh& mesh) {
   return *data;
 }
 
-Gpt2 lazy_model(const Config& config) {
+std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
   at::manual_seed(static_cast<uint64_t>(config.model.seed));
-  Gpt2 model = lazily([&] { return Gpt2(shape_of(config)); });
+  std::shared_ptr<LanguageModel> model = lazily([&] { return make_language_model(shape_of(config)); });
+  // On a tape of their own: where the model's values come from files, only the adapters' are drawn.
+  lazily([&] { return add_adapters(*model, config.lora); });
   freeze(*model, config);
   return model;
+}
+
+// Nothing where the run goes on from a checkpoint.
+std::shared_ptr<const InitialValues> open_values_together(const Config& config, const Mesh& mesh,
+                                                          const fs::path& checkpoint) {
+  std::shared_ptr<const InitialValues> values;
+  training::together(mesh, "model", [&] {
+    if (checkpoint.empty()) values = training::file_values_of(config);
+  });
+  return values;
+}
+
+EngineOptions engine_options_with(const Config& config, int ranks,
+                                  std::shared_ptr<const InitialValues> values) {
+  EngineOptions options = engine_options_of(config, ranks);
+  options.initial_values = std::move(values);
+  return options;
 }
 
 // Every rank drops other activations; neighbouring run seeds must not share streams over ranks either.
@@ -87,6 +110,7 @@ class Trainer {
   void save(bool evaluation_due, bool is_last);
   void finish_save(bool wait);
   void attempt(bool may_fail, const std::function<void()>& saving);
+  void save_adapters();
   void finish_step();
   bool every(int64_t interval) const { return interval > 0 && step_ % interval == 0; }
 
@@ -100,7 +124,7 @@ class Trainer {
   std::unique_ptr<training::MetricsFile> metrics_;  // rank 0, where wanted
   std::unique_ptr<training::Progress> progress_;    // shows something on rank 0
   fs::path checkpoint_;                             // to begin with; empty: none
-  Gpt2 model_;
+  std::shared_ptr<LanguageModel> model_;
   Engine engine_;
   int64_t step_ = 0, position_ = 0;
   bool evaluation_due_ = false;  // of the resumed checkpoint
@@ -118,7 +142,9 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       paths_(training::paths_of(config)),
       checkpoint_(start()),
       model_(lazy_model(config)),
-      engine_(*model_, optimizer_of(config), engine_options_of(config, mesh.size()), mesh) {
+      engine_(*model_, optimizer_of(config),
+              engine_options_with(config, mesh.size(), open_values_together(config, mesh, checkpoint_)),
+              mesh) {
   at::manual_seed(dropout_seed(config.run.seed, mesh.rank()));
   result_.loss = std::numeric_limits<double>::quiet_NaN();
   if (!checkpoint_.empty()) resume();
@@ -288,9 +314,23 @@ void Trainer::save(bool evaluation_due, bool is_last) {
   const int keep_last = static_cast<int>(std::min(config_.checkpoint.keep_last, most));
   const std::string text = training::to_text(metadata);
   attempt(!is_last, [&] {
+    if (config_.lora.rank > 0) save_adapters();
     if (config_.checkpoint.async && !is_last) return engine_.begin_save(paths_.checkpoints, text, keep_last);
     result_.checkpoint = engine_.save(paths_.checkpoints, text, keep_last);
     progress_->note("saved " + result_.checkpoint.string());
+  });
+}
+
+void Trainer::save_adapters() {
+  std::map<std::string, std::vector<float>> values;  // on rank 0
+  for (const std::string& name : trained_names_of(config_)) {
+    const at::Tensor full = engine_.full_parameter(name).contiguous();
+    const float* first = full.const_data_ptr<float>();
+    if (mesh_.rank() == 0) values.emplace(name, std::vector<float>(first, first + full.numel()));
+  }
+  training::together(mesh_, "adapters", [&] {
+    if (mesh_.rank() == 0)
+      training::write_adapters(paths_.run / training::kAdapterDirectory, config_, values);
   });
 }
 
@@ -325,6 +365,7 @@ void check_run(const Config& config, int ranks, const TrainOptions& options) {
   engine_options_of(config, ranks);
   const RunData data = open_data(config);
   const fs::path checkpoint = training::find_start(config, options);
+  if (checkpoint.empty()) training::file_values_of(config);
   if (!checkpoint.empty()) data.train.require_vocabulary(training::read_metadata(checkpoint).vocabulary);
 }
 

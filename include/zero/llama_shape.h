@@ -1,0 +1,49 @@
+#pragma once
+// The shape of a Llama as plain numbers: what the plan and the configuration need, without tensors.
+// Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023), with the grouped keys and
+// values of Llama 2 and the stretched rotations of Llama 3. Parameter names are Hugging Face's.
+
+#include <cstdint>
+
+#include "zero/plan.h"
+
+namespace zero {
+
+/// Llama 3's way to a longer context. A wave shorter than original_context / high_freq_factor stays, one
+/// longer than original_context / low_freq_factor is slowed down by `factor`, in between they are mixed.
+struct RopeScaling {
+  double factor = 0;  // 0: none
+  double low_freq_factor = 1, high_freq_factor = 4;
+  int64_t original_context = 8192;
+
+  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
+};
+
+struct LlamaShape {
+  int64_t vocab_size = 32000;
+  int64_t context_length = 2048;  // longest sequence, in tokens
+  int64_t layers = 22;
+  int64_t width = 2048;  // of the residual stream
+  int64_t heads = 32;
+  int64_t kv_heads = 4;     // of keys and values; must divide heads
+  int64_t head_width = 64;  // even
+  int64_t mlp_width = 5632;
+  double norm_epsilon = 1e-5;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling = {};
+  bool tied_head = false;  // the head is the token embedding
+
+  /// Scalars in all parameters; a tied embedding counts once. Checks the shape first.
+  int64_t parameter_count() const;
+
+  /// Throws Config naming the field, its value and what is allowed.
+  void check() const;
+
+  friend bool operator==(const LlamaShape&, const LlamaShape&) = default;
+};
+
+/// Exactly the module tree of zero::Llama (llama.h) in registration order. Linear weights are [out, in].
+/// Checks the shape first.
+ModuleSpec llama_spec(const LlamaShape& shape);
+
+}  // namespace zero

@@ -1,0 +1,140 @@
+#include "zero/language_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/nll_loss.h>
+
+#include <algorithm>
+
+#include "base/glob.h"
+#include "models/layers.h"
+#include "models/tied_head.h"
+#include "zero/error.h"
+#include "zero/gpt2.h"
+#include "zero/gpt_neox.h"
+#include "zero/llama.h"
+
+namespace zero {
+namespace {
+
+std::string sizes_of(const torch::Tensor& t) {
+  std::string text = "[";
+  for (int64_t size : t.sizes()) text.append(text.size() > 1 ? ", " : "").append(std::to_string(size));
+  return text + "]";
+}
+
+}  // namespace
+
+std::pair<torch::Tensor, torch::Tensor> KeyValueCache::append(int64_t layer, const torch::Tensor& keys,
+                                                              const torch::Tensor& values) {
+  const int64_t end = length_ + keys.size(2);
+  require(end <= capacity_, ErrorKind::Usage, "key-value cache",
+          std::to_string(end) + " positions do not fit its " + std::to_string(capacity_));
+  if (std::ssize(layers_) <= layer) layers_.resize(static_cast<size_t>(layer) + 1);
+  Layer& held = layers_[static_cast<size_t>(layer)];
+  const auto room = [&](const torch::Tensor& part) {
+    return torch::empty({part.size(0), part.size(1), capacity_, part.size(3)}, part.options());
+  };
+  if (!held.keys.defined()) held = {room(keys), room(values)};
+  require(
+      held.keys.size(0) == keys.size(0), ErrorKind::Usage, "key-value cache",
+      "it holds a batch of " + std::to_string(held.keys.size(0)) + ", got " + std::to_string(keys.size(0)));
+  held.keys.narrow(2, length_, keys.size(2)).copy_(keys);
+  held.values.narrow(2, length_, keys.size(2)).copy_(values);
+  return {held.keys.narrow(2, 0, end), held.values.narrow(2, 0, end)};
+}
+
+LanguageModel::LanguageModel(std::string name, int64_t vocab_size, int64_t context_length)
+    : name_(std::move(name)), vocab_size_(vocab_size), context_length_(context_length) {}
+
+torch::Tensor LanguageModel::forward(const torch::Tensor& tokens) {
+  check_tokens(tokens, 0);
+  return torch::linear(hidden(torch::embedding(embedding_weight(), tokens), nullptr), head_weight());
+}
+
+torch::Tensor LanguageModel::forward(const torch::Tensor& tokens, KeyValueCache& cache) {
+  require(!at::GradMode::is_enabled(), ErrorKind::Usage, name_ + " tokens",
+          "a key-value cache carries no gradients", "call it under torch::NoGradGuard");
+  check_tokens(tokens, cache.length());
+  const torch::Tensor last = hidden(torch::embedding(embedding_weight(), tokens), &cache);
+  cache.advance(tokens.size(1));
+  return torch::linear(last, head_weight());
+}
+
+torch::Tensor LanguageModel::loss(const torch::Tensor& tokens, const torch::Tensor& targets) {
+  require_ids(targets, "targets");
+  require(tokens.defined() && tokens.sizes() == targets.sizes(), ErrorKind::Usage, name_ + " targets",
+          "expected the shape of the tokens, got " + sizes_of(targets));
+  const torch::Tensor& weight = head_weight();
+  if (weight.is_same(embedding_weight()) && detail::TiedHead::fits(weight)) {
+    check_tokens(tokens, 0);
+    require_targets(targets);
+    const detail::TiedHead head(weight);
+    return head.loss(hidden(head.embed(tokens), nullptr).reshape({-1, weight.size(1)}),
+                     targets.reshape({-1}));
+  }
+  auto logits = forward(tokens).view({-1, vocab_size_});
+  const auto dtype = logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  return torch::nll_loss(torch::log_softmax(logits, /*dim=*/1, dtype), targets.reshape({-1}));
+}
+
+void LanguageModel::require_ids(const torch::Tensor& t, const char* what) const {
+  const std::string place = name_ + " " + what;
+  require(t.defined() && t.dim() == 2, ErrorKind::Usage, place,
+          "expected shape [batch, sequence], got " + (t.defined() ? sizes_of(t) : "no tensor"));
+  require(t.scalar_type() == torch::kLong, ErrorKind::Usage, place,
+          std::string("expected int64, got ") + c10::toString(t.scalar_type()),
+          "convert with .to(torch::kLong)");
+}
+
+void LanguageModel::require_targets(const torch::Tensor& targets) const {
+  const auto outside = (targets < 0).logical_or(targets >= vocab_size_);
+  const auto wrong = outside.logical_and(targets != -100);
+  require(!wrong.any().item<bool>(), ErrorKind::Usage, name_ + " targets",
+          "a target is outside the vocabulary of " + std::to_string(vocab_size_) + " and not -100");
+}
+
+void LanguageModel::check_tokens(const torch::Tensor& tokens, int64_t seen) const {
+  require_ids(tokens, "tokens");
+  const std::string place = name_ + " tokens";
+  const int64_t sequence = seen + tokens.size(1);
+  require(sequence <= context_length_, ErrorKind::Config, place,
+          "a sequence of " + std::to_string(sequence) + " tokens is longer than the context of " +
+              std::to_string(context_length_),
+          "shorten the sequence or build the model with a larger context_length");
+  require(tokens.numel() > 0, ErrorKind::Usage, place,
+          "expected at least one token, got " + sizes_of(tokens));
+  // On a GPU the lookup's own assertion catches these: asking here would stop the host at every step.
+  if (!tokens.is_cpu()) return;
+  const auto [lowest, highest] = torch::aminmax(tokens);
+  const int64_t low = lowest.item<int64_t>(), high = highest.item<int64_t>();
+  require(low >= 0 && high < vocab_size_, ErrorKind::Usage, place,
+          "token " + std::to_string(low < 0 ? low : high) + " is outside the vocabulary of " +
+              std::to_string(vocab_size_),
+          "use the tokenizer the model was made for");
+}
+
+std::shared_ptr<LanguageModel> make_language_model(const ModelShape& shape) {
+  if (const auto* gpt2 = std::get_if<Gpt2Shape>(&shape)) return std::make_shared<Gpt2Impl>(*gpt2);
+  if (const auto* llama = std::get_if<LlamaShape>(&shape)) return std::make_shared<LlamaImpl>(*llama);
+  return std::make_shared<GptNeoxImpl>(std::get<GptNeoxShape>(shape));
+}
+
+int add_adapters(torch::nn::Module& model, const LoraConfig& lora) {
+  if (lora.rank == 0) return 0;
+  int added = 0;
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    auto* layer = dynamic_cast<LinearLayerImpl*>(item.value().get());
+    const auto matches = [&](const std::string& pattern) { return glob_matches(pattern, item.key()); };
+    if (!layer || std::none_of(lora.targets.begin(), lora.targets.end(), matches)) continue;
+    layer->adapt(lora.rank, lora.alpha / static_cast<double>(lora.rank));
+    ++added;
+  }
+  return added;
+}
+
+}  // namespace zero

@@ -1,0 +1,67 @@
+#include "train/file_values.h"
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hf/adapter.h"
+#include "hf/model_directory.h"
+#include "zero/error.h"
+#include "zero/model_shape.h"
+
+namespace zero::training {
+namespace {
+
+class FileValues : public InitialValues {
+ public:
+  void add(const std::shared_ptr<const hf::Weights>& weights,
+           const std::map<std::string, std::string>& stored_names) {
+    for (const auto& [name, stored] : stored_names) places_[name] = {weights, stored};
+  }
+
+  bool holds(const std::string& name) const override { return places_.contains(name); }
+
+  void read(const std::string& name, int64_t begin, at::Tensor out) const override {
+    const Place& place = places_.at(name);
+    place.weights->read(place.stored_name, begin, {out.data_ptr<float>(), static_cast<size_t>(out.numel())});
+  }
+
+ private:
+  struct Place {
+    std::shared_ptr<const hf::Weights> weights;
+    std::string stored_name;
+  };
+  std::map<std::string, Place> places_;
+};
+
+void collect_parameters(const ModuleSpec& module, bool adapters, std::vector<hf::WantedTensor>& wanted) {
+  for (const ParameterSpec& parameter : module.parameters)
+    if (hf::is_adapter(parameter.name) == adapters) wanted.push_back({parameter.name, parameter.shape});
+  for (const ModuleSpec& child : module.children) collect_parameters(child, adapters, wanted);
+}
+
+}  // namespace
+
+std::shared_ptr<const InitialValues> file_values_of(const Config& config) {
+  if (config.model.from.empty() && config.lora.from.empty()) return nullptr;
+  const ModuleSpec spec = trained_spec(config);
+  auto values = std::make_shared<FileValues>();
+  if (!config.model.from.empty()) {
+    std::vector<hf::WantedTensor> wanted;
+    collect_parameters(spec, false, wanted);
+    const auto weights = std::make_shared<hf::Weights>(config.model.from);
+    values->add(weights, hf::match(*weights, config.model, wanted));
+  }
+  if (!config.lora.from.empty()) {
+    std::vector<hf::WantedTensor> wanted;
+    collect_parameters(spec, true, wanted);
+    hf::check_adapter(config.lora.from, config.lora);
+    const auto weights = std::make_shared<hf::Weights>(config.lora.from, hf::kAdapterWeights);
+    values->add(weights, hf::match_adapter(*weights, config.model, wanted));
+  }
+  return values;
+}
+
+}  // namespace zero::training
