@@ -2,16 +2,20 @@
 // adapters.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "support/expect_error.h"
 #include "support/model_directory.h"
 #include "support/small_run.h"
 #include "train/file_values.h"
+#include "train/process_memory.h"
 #include "zero/engine_options.h"
 #include "zero/evaluate.h"
 #include "zero/generate.h"
 #include "zero/hf_model.h"
 #include "zero/lazy.h"
 #include "zero/load_model.h"
+#include "zero/plan_report.h"
 
 namespace zero {
 namespace {
@@ -215,6 +219,17 @@ TEST_F(FromHf, OnlyAdaptersChangeAndPeftFindsThem) {
   }
 }
 
+TEST_F(FromHf, OnlyTheNamedParametersAreTrained) {
+  const auto model_directory = directory_of("neox");
+  train_on(2, config(model_directory, 2, {"trainable=[\"*.dense.*\"]", "frozen=[\"gpt_neox.layers.0.*\"]"}));
+  const auto trained = load_model(find_model(small_.path() / "run"));
+  std::set<std::string> changed;
+  for (const auto& p : trained->named_parameters())
+    if (!at::equal(p.value(), golden::initial_value(p.key(), p.value().sizes()))) changed.insert(p.key());
+  EXPECT_EQ(changed, (std::set<std::string>{"gpt_neox.layers.1.attention.dense.bias",
+                                            "gpt_neox.layers.1.attention.dense.weight"}));
+}
+
 // Frozen parameters have neither master copy nor optimizer state, and are sharded; the plan says so too.
 TEST_F(FromHf, MemoryOfAdaptersIsThePlans) {
   const auto model_directory = directory_of("llama");
@@ -237,6 +252,49 @@ TEST_F(FromHf, MemoryOfAdaptersIsThePlans) {
     EXPECT_EQ(engine.plan().rank.master_bytes, 4 * trained);
     EXPECT_EQ(engine.plan().rank.optimizer_bytes, 8 * trained);
     EXPECT_LT(4 * trained, all);
+    const RankPlan planned = plan_from_config(c, 2).stages[3].rank;
+    EXPECT_EQ(planned.state_bytes(), engine.plan().rank.state_bytes());
+    EXPECT_EQ(planned.gather_window_bytes, engine.plan().rank.gather_window_bytes);
+  });
+}
+
+// 83 million parameters of zeros, 333 MB, in a file without blocks: no rank may hold more than its part of
+// them.
+TEST_F(FromHf, NoRankHoldsTheWholeModel) {
+  const std::string section =
+      R"({"type": "llama", "vocab_size": 4000, "context_length": 8, "layers": 24, "width": 512,
+                                  "heads": 8, "mlp_width": 1408, "tied_head": true})";
+  const Config shape = parse_config("{\"train_batch_size\": 1, \"model\": " + section + "}");
+  std::vector<hf::NewTensor> header;
+  int64_t bytes = 0;
+  const std::function<void(const ModuleSpec&)> add = [&](const ModuleSpec& module) {
+    for (const ParameterSpec& parameter : module.parameters) {
+      header.push_back({hf::hf_name(shape.model, parameter.name), Dtype::f32, parameter.shape});
+      bytes += hf::data_bytes(header.back());
+    }
+    for (const ModuleSpec& child : module.children) add(child);
+  };
+  add(model_spec(shape_of(shape)));
+  const std::string text = hf::safetensors_header(header);
+  directory_.write("large/config.json", hf::config_text(shape.model, Dtype::f32));
+  const auto file = directory_.write("large/model.safetensors", text);
+  std::filesystem::resize_file(file, text.size() + static_cast<uint64_t>(bytes));
+  const Config c =
+      config(file.parent_path(), 2, {"lora.rank=2", "lora.targets=[\"*.q_proj\"]", "residency.share=false"});
+  run_ranks(2, [&](const Mesh& mesh) {
+    const auto model = lazily([&] { return make_language_model(shape_of(c)); });
+    lazily([&] { return add_adapters(*model, c.lora); });
+    freeze(*model, c);
+    EngineOptions options = engine_options_of(c, 2);
+    options.initial_values = training::file_values_of(c);
+    const int64_t before = training::process_memory().resident_bytes;
+    Engine engine(*model, optimizer_of(c), options, mesh);
+    const int64_t more = training::process_memory().peak_resident_bytes - before;
+    int64_t largest = 0;
+    for (const UnitLayout& unit : engine.plan().units) largest = std::max(largest, unit.slab_bytes());
+    const int64_t allowed = engine.plan().rank.state_bytes() + largest + (int64_t{64} << 20);
+    EXPECT_LE(more, allowed);
+    EXPECT_LT(allowed, bytes) << "the test would pass with a copy of the model";
   });
 }
 

@@ -41,8 +41,7 @@ SavedModel find_model(const std::filesystem::path& model);
 /// `dtype` as the parameters shall have it. A checkpoint may come from any number of ranks. What is stored
 /// under "optimizer/", "rank/" and "buffer/" is not read. Throws Config for the values of another model,
 /// naming the parameter: one that is missing, has another shape, or is not the model's. Throws Io and Corrupt
-/// as CheckpointReader::read, which checks every checksum. Draws from the default generator, as building a
-/// model does.
+/// as CheckpointReader::read, which checks every checksum.
 std::shared_ptr<LanguageModel> load_model(const SavedModel& saved, at::ScalarType dtype = at::kFloat);
 
 }  // namespace zero

@@ -48,6 +48,8 @@ void check_heads(const Config& c, Checks& checks) {
 }
 
 void check_model_and_data(const Config& c, Checks& checks) {
+  checks.expect(c.model.from.empty() || !c.origin.places.contains("model.size"), "model.size",
+                "none with model.from, whose config.json says it", "one", "remove one of the two");
   if (!is_elsewhere(c)) {
     check_heads(c, checks);
     checks.expect(c.data.sequence_length <= c.model.context_length, "data.sequence_length",

@@ -16,6 +16,7 @@
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 #include "zero/hf_model.h"
+#include "zero/lazy.h"
 #include "zero/model_shape.h"
 
 namespace zero {
@@ -165,9 +166,14 @@ SavedModel find_model(const fs::path& model) {
 
 std::shared_ptr<LanguageModel> load_model(const SavedModel& saved, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  const std::shared_ptr<LanguageModel> model = make_language_model(shape_of(saved.config));
-  add_adapters(*model, saved.config.lora);
-  model->to(dtype);
+  // Lazily: values that would be drawn only to be overwritten cost time, and fp32 memory whatever the type.
+  const std::shared_ptr<LanguageModel> model = lazily([&] {
+    auto built = make_language_model(shape_of(saved.config));
+    add_adapters(*built, saved.config.lora);
+    return built;
+  });
+  for (auto& parameter : model->named_parameters())
+    parameter.value().set_data(at::empty(parameter.value().sizes(), dtype));
   if (saved.hugging_face) {
     read_values(*model, saved);
     return model;

@@ -1,0 +1,142 @@
+// The `zero` program on model directories of Hugging Face's.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "hf/model_directory.h"
+#include "support/program.h"
+#include "support/safetensors_files.h"
+#include "support/temporary_directory.h"
+#include "zero/model_shape.h"
+
+namespace zero {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::Program;
+using testing::ProgramOptions;
+using testing::ProgramResult;
+
+constexpr const char* kFineTuning = R"({
+  "train_batch_size": 4,
+  "zero_optimization": {"stage": 3},
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}},
+  "model": {"from": "model"},
+  "data": {"train": "train.tokens", "eval": "eval.tokens", "tokenizer": "model", "sequence_length": 12},
+  "parallel": {"timeout_s": 30, "threads_per_rank": 1},
+  "run": {"directory": "run", "steps": 2, "seed": 1},
+})";
+
+constexpr const char* kLlamaSection =
+    R"({"type": "llama", "vocab_size": 2000, "context_length": 16, "layers": 2,
+                                          "width": 16, "heads": 2, "kv_heads": 1, "mlp_width": 24})";
+
+// Numbers that look random enough, around 0 or, for norms, 1.
+std::vector<float> some_values(const std::string& name, int64_t numel) {
+  std::vector<float> values;
+  uint32_t state = 1;
+  for (const char letter : name) state = state * 31 + static_cast<unsigned char>(letter);
+  for (int64_t i = 0; i < numel; ++i) {
+    state = state * 1664525 + 1013904223;
+    values.push_back(static_cast<float>(state >> 8) * 0x1p-27f - 0x1p-4f +
+                     (name.find("norm") != name.npos ? 1 : 0));
+  }
+  return values;
+}
+
+void add_tensors(const ModuleSpec& module, const ModelConfig& model,
+                 std::vector<testing::FileTensor>& tensors) {
+  for (const ParameterSpec& p : module.parameters)
+    tensors.push_back(testing::file_tensor(hf::hf_name(model, p.name), Dtype::f32, p.shape,
+                                           some_values(p.name, p.numel())));
+  for (const ModuleSpec& child : module.children) add_tensors(child, model, tensors);
+}
+
+class ToolHf : public ::testing::Test {
+ protected:
+  ToolHf() {
+    const Config config =
+        parse_config("{\"train_batch_size\": 1, \"model\": " + std::string(kLlamaSection) + "}");
+    add_tensors(model_spec(shape_of(config)), config.model, tensors_);
+    folder_.write("model/config.json", hf::config_text(config.model, Dtype::f32));
+    folder_.write("model/model.safetensors", testing::safetensors_bytes(tensors_));
+    fs::copy_file(fs::path(ZERO_TEST_DATA) / "golden/tokenizer/tiny.json",
+                  folder_.path() / "model/tokenizer.json");
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "Line " + std::to_string(i) + ": the clocks were striking.\n";
+    folder_.write("text.txt", text);
+    folder_.write("train.json", kFineTuning);
+    good({"tokenize", "text.txt", "--tokenizer", "model", "--out", "train.tokens", "--held-out",
+          "eval.tokens", "--held-out-fraction", "0.1"});
+  }
+
+  ProgramResult zero(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), ZERO_TOOL);
+    ProgramOptions options;
+    options.directory = folder_.path();
+    return Program(arguments, options).wait();
+  }
+  std::string good(std::vector<std::string> arguments) const {
+    const ProgramResult result = zero(std::move(arguments));
+    EXPECT_EQ(result.exit, 0) << result.all();
+    return result.output;
+  }
+  void bad(std::vector<std::string> arguments, const std::string& part) const {
+    const ProgramResult result = zero(std::move(arguments));
+    EXPECT_NE(result.exit, 0);
+    EXPECT_NE(result.error.find(part), std::string::npos) << result.all();
+  }
+
+  testing::TemporaryDirectory folder_;
+  std::vector<testing::FileTensor> tensors_;
+};
+
+TEST_F(ToolHf, PlansTrainsEvaluatesAndGenerates) {
+  const json plan = json::parse(good({"plan", "train.json", "--json"}));
+  EXPECT_EQ(plan.at("parameters"),
+            2 * 2000 * 16 + 2 * (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24 + 2 * 16) + 16);
+
+  const json before =
+      json::parse(good({"eval", "model", "--data", "eval.tokens", "--sequence-length", "12", "--json"}));
+  EXPECT_NEAR(before.at("loss").get<double>(), std::log(2000), 0.3);
+  const std::string text =
+      good({"generate", "model", "--prompt", "Line 7", "--tokens", "30", "--temperature", "0"});
+  EXPECT_TRUE(text.starts_with("Line 7")) << text;
+
+  good({"train", "train.json", "--ranks", "2", "--set", "optimizer.params.lr=0"});
+  const json after = json::parse(good({"eval", "run", "--data", "eval.tokens", "--json"}));
+  EXPECT_NEAR(after.at("loss").get<double>(), before.at("loss").get<double>(), 1e-5);
+  EXPECT_EQ(good({"generate", "run", "--prompt", "Line 7", "--tokens", "30", "--temperature", "0"}), text);
+}
+
+TEST_F(ToolHf, FineTunesAdapters) {
+  const std::string lora = "lora={\"rank\": 4, \"alpha\": 8, \"targets\": [\"*.q_proj\", \"*.v_proj\"]}";
+  const json plan = json::parse(good({"plan", "train.json", "--json", "--set", lora}));
+  EXPECT_EQ(plan.at("stages")[0].at("optimizer_bytes_per_rank").get<int64_t>() % 8, 0);
+  good({"train", "train.json", "--set", lora});
+  const json config = json::parse(testing::read_bytes(folder_.path() / "run/adapter/adapter_config.json"));
+  EXPECT_EQ(config.at("base_model_name_or_path"), "model");
+  EXPECT_EQ(config.at("target_modules").size(), 4u);
+  EXPECT_TRUE(fs::exists(folder_.path() / "run/adapter/adapter_model.safetensors"));
+  good({"eval", "run", "--data", "eval.tokens"});
+}
+
+TEST_F(ToolHf, SaysWhatIsWrong) {
+  bad({"train", "train.json", "--set", "model.layers=3"}, "model.layers is 2 there and 3 here");
+  bad({"eval", "model", "--data", "eval.tokens", "--sequence-length", "17"}, "--sequence-length");
+  tensors_.back().tensor.name = "head.weight";
+  tensors_.front().tensor.name = "x\n";
+  folder_.write("model/model.safetensors", testing::safetensors_bytes(tensors_));
+  const std::string all =
+      "missing: model.embed_tokens.weight, lm_head.weight; not the model's: \"head.weight\", \"x\\n\"";
+  bad({"train", "train.json", "--ranks", "2"}, all);
+  EXPECT_FALSE(fs::exists(folder_.path() / "run"));
+  bad({"eval", "model", "--data", "eval.tokens"}, all);
+  bad({"generate", "model", "--prompt", "a"}, all);
+  fs::remove(folder_.path() / "model/model.safetensors");
+  bad({"generate", "model", "--prompt", "a"}, "it holds neither model.safetensors nor");
+}
+
+}  // namespace
+}  // namespace zero
