@@ -45,19 +45,23 @@ do_bench() {
   python3 "$ROOT/bench/report.py" --results "$ROOT/bench/results/ours"
 }
 
-# Their Adam beside ours.
-peers_adam() {
-  local lines=$ROOT/build/peers-adam.jsonl threads
-  for threads in 1 2; do "$PEERS/bin/python" "$ROOT/bench/peers/adam.py" $threads; done >"$lines" ||
+# Their Adam and their collectives beside ours.
+peers_parts() {
+  local build=$ROOT/build threads
+  for threads in 1 2; do "$PEERS/bin/python" "$ROOT/bench/peers/adam.py" $threads; done >"$build/peers-adam.jsonl" ||
     die "DeepSpeed's Adam failed, see above"
-  record_benchmark optimizer "$ROOT/build/$PRESET/bench/optimizer_bench"
-  python3 "$ROOT/bench/keep.py" "$lines" "$ROOT/bench/results/peers-adam.json" "./dev peers"
+  record_benchmark optimizer "$build/$PRESET/bench/optimizer_bench"
+  python3 "$ROOT/bench/keep.py" "$build/peers-adam.jsonl" "$ROOT/bench/results/peers-adam.json" "./dev peers"
+  "$PEERS/bin/python" "$ROOT/bench/peers/collectives.py" >"$build/peers-collectives.jsonl" ||
+    die "PyTorch's Gloo failed, see above"
+  record_benchmark collectives "$build/$PRESET/zero" launch --ranks 2 -- "$build/$PRESET/bench/collectives_bench"
+  python3 "$ROOT/bench/keep.py" "$build/peers-collectives.jsonl" "$ROOT/bench/results/peers-collectives.json" "./dev peers"
 }
 
 do_peers() {
   build_benchmarks
   need_peers
-  peers_adam
+  [[ " $* " == *" --more "* ]] || peers_parts
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --peers "$PEERS" --said "./dev peers $*" "$@"
   python3 "$ROOT/bench/report.py" --readme "$ROOT/README.md"
 }
