@@ -192,6 +192,7 @@ void random_sections(Dice& d, Config& c) {
   c.checkpoint.keep_last = d.from(0, 100);
   c.checkpoint.save_at_end = d.flip();
   c.checkpoint.async = d.flip();
+  c.checkpoint.trainable_only = d.flip();
   c.checkpoint.on_failure =
       d.flip() ? CheckpointConfig::OnFailure::Continue : CheckpointConfig::OnFailure::Stop;
   c.logging.metrics_file = d.flip() ? "m" + d.text() : "";

@@ -165,6 +165,48 @@ TEST(EngineSave, WhatIsReplicatedIsWrittenOnce) {
   });
 }
 
+// A checkpoint of the trainable parameters alone goes on from the frozen ones it was trained with, on any
+// ranks, and from no others.
+TEST(EngineSave, FrozenParametersMayBeLeftOut) {
+  const TemporaryDirectory folder;
+  auto make = [](bool changed) {
+    torch::manual_seed(1);
+    SmallNet model(13, 6, 2);
+    for (auto& p : model->layers[0]->parameters()) p.set_requires_grad(false);
+    torch::NoGradGuard no_grad;
+    if (changed) model->layers[0]->named_parameters()["up.bias"][1] += 1e-3;
+    return model;
+  };
+  for (const int ranks : {2, 3})
+    run_ranks(ranks, [&](const zero::Mesh& mesh) {
+      if (ranks == 2) {
+        SmallNet model = make(false);
+        zero::Engine engine(*model, zero::AdamW{.lr = 1e-2}, {.stage = 3}, mesh);
+        for (int step = 0; step < 2; ++step) train_step(engine, model, mesh, step);
+        const zero::CheckpointReader whole(engine.save(folder.path() / "whole"));
+        const zero::CheckpointReader part(engine.save(folder.path() / "part", "{}", 0, "the base model"));
+        EXPECT_EQ(whole.tensors().size() - part.tensors().size(), 6);
+        EXPECT_TRUE(whole.tensors().contains("model/layers.0.up.bias"));
+        EXPECT_FALSE(part.tensors().contains("model/layers.0.up.bias"));
+      }
+      std::vector<double> losses;
+      for (const char* name : {"whole", "part"}) {
+        SmallNet model = make(false);
+        zero::Engine engine(*model, zero::AdamW{.lr = 1e-2}, {.stage = 3}, mesh);
+        engine.load(zero::latest_checkpoint(folder.path() / name));
+        losses.push_back(train_step(engine, model, mesh, 2));
+      }
+      EXPECT_EQ(losses[0], losses[1]);
+      SmallNet other = make(true);
+      zero::Engine engine(*other, zero::AdamW{.lr = 1e-2}, {.stage = 3}, mesh);
+      EXPECT_ERROR(engine.load(zero::latest_checkpoint(folder.path() / "part")), Config,
+                   "layers.0.up.bias is not the one");
+      EXPECT_ERROR(engine.load(zero::latest_checkpoint(folder.path() / "part")), Config,
+                   "begin with the base model");
+      engine.load(zero::latest_checkpoint(folder.path() / "whole"));
+    });
+}
+
 // Ranks that save all the time, and one of them killed at some moment. Each round goes on from what the last
 // one left, so every checkpoint is loaded, too.
 TEST(EngineSave, SurvivesAKilledRankAtAnyMoment) {

@@ -304,6 +304,21 @@ TEST(Train, FrozenParametersKeepTheirValues) {
   EXPECT_GT(frozen, 1);
 }
 
+TEST(Train, TrainableParametersAloneAreSavedAndResumed) {
+  const SmallRun small;
+  const std::vector<std::string> overrides = {R"(frozen=["wpe.*", "h.1.*"])"};
+  std::vector<std::string> only = overrides;
+  only.push_back("checkpoint.trainable_only=true");
+  train_on(2, small.config(2, overrides, "whole"));
+  train_on(2, small.config(2, only, "parts"), {.stop_signal = StopAfter{3}});
+  train_on(2, small.config(2, only, "parts"), {.resume = "auto"});
+  EXPECT_EQ(course_of(small.path() / "parts"), course_of(small.path() / "whole"));
+  const auto whole = newest_values(small.path() / "whole"), parts = newest_values(small.path() / "parts");
+  EXPECT_EQ(parts.count("model/wpe.weight"), 0);
+  EXPECT_EQ(parts.at("model/wte.weight"), whole.at("model/wte.weight"));
+  EXPECT_LT(parts.size(), whole.size());
+}
+
 TEST(Train, ResumesOnAnotherNumberOfRanks) {
   const SmallRun small;
   const std::vector<std::string> overrides = {"model.dropout=0"};

@@ -176,14 +176,15 @@ class Engine {
 
   /// Writes parameters, optimizer state, buffers and random state under directory/step-NNNNNNNN, atomically;
   /// `metadata` is a JSON object of the caller's. Collective; if any rank fails, all throw and what was there
-  /// before is untouched.
+  /// before is untouched. With `frozen_from` frozen parameters are left out; it says where they come from, in
+  /// words or as a path, for load() to name. What they must be is recorded, 8 bytes for each.
   std::filesystem::path save(const std::filesystem::path& directory, const std::string& metadata = "{}",
-                             int keep_last = 0);
+                             int keep_last = 0, const std::string& frozen_from = {});
   /// The same in the background: returns once this rank's values are copied into host memory, which the save
   /// keeps until they are written. Training may go on; a thread of each rank writes and sends nothing. Throws
   /// Usage while another save is under way. Collective.
   void begin_save(const std::filesystem::path& directory, const std::string& metadata = "{}",
-                  int keep_last = 0);
+                  int keep_last = 0, const std::string& frozen_from = {});
   /// Ends what begin_save() began, as far as it has come: call it after later steps until it returns the
   /// checkpoint's path, or with `wait` to block for that. Nothing where it is not published yet, or none was
   /// begun. What failed on any rank is thrown on all, once; the save is over then and what was there before
@@ -193,7 +194,8 @@ class Engine {
   bool is_saving() const;
   /// Restores what save() wrote, on any number of ranks; returns the caller's metadata. On the same number of
   /// ranks, training goes on with the same bits. Nothing changes if it throws before reading (missing or
-  /// mismatched names, shapes). Collective.
+  /// mismatched names, shapes). From a checkpoint without frozen parameters the model keeps its own, and
+  /// Config is thrown unless they are those that were trained with. Collective.
   std::string load(const std::filesystem::path& checkpoint);
 
   const Plan& plan() const;

@@ -56,6 +56,8 @@ Row checkpoint_row() {
        field("save_at_end", ZERO_AT(checkpoint.save_at_end), boolean(), "save after the last step"),
        field("async", ZERO_AT(checkpoint.async), boolean(),
              "train on while a copy of the values, in host memory, is written"),
+       field("trainable_only", ZERO_AT(checkpoint.trainable_only), boolean(),
+             "leave frozen parameters out; a resumed run needs them as it began with them"),
        field("on_failure", ZERO_AT(checkpoint.on_failure),
              choice<OnFailure>({{"stop", OnFailure::Stop}, {"continue", OnFailure::Continue}}),
              "what a failed save on the way does; one at the end or on a signal is an error"),

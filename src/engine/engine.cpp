@@ -215,11 +215,12 @@ at::Tensor Engine::full_optimizer_state(const std::string& name, const std::stri
 std::vector<std::string> Engine::parameter_names() const { return state_->model.names(); }
 
 std::filesystem::path Engine::save(const std::filesystem::path& directory, const std::string& metadata,
-                                   int keep_last) {
-  return detail::save(*state_, directory, metadata, keep_last);
+                                   int keep_last, const std::string& frozen_from) {
+  return detail::save(*state_, directory, {metadata, keep_last, frozen_from});
 }
-void Engine::begin_save(const std::filesystem::path& directory, const std::string& metadata, int keep_last) {
-  detail::begin_save(*state_, directory, metadata, keep_last);
+void Engine::begin_save(const std::filesystem::path& directory, const std::string& metadata, int keep_last,
+                        const std::string& frozen_from) {
+  detail::begin_save(*state_, directory, {metadata, keep_last, frozen_from});
 }
 std::optional<std::filesystem::path> Engine::finish_save(bool wait) {
   return detail::finish_save(*state_, wait);

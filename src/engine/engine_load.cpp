@@ -3,24 +3,27 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
-#include <nlohmann/json.hpp>
+#include <map>
+#include <optional>
 
+#include "checkpoint/json.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
 #include "engine/engine_state.h"
+#include "engine/frozen.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 
 namespace zero::detail {
 namespace {
 
-using Json = nlohmann::json;
-
 // Reads a piece of a stored tensor into `into`, converting where the stored dtype differs.
 void read_into(const CheckpointReader& reader, const std::string& name, int64_t begin,
                const at::Tensor& into) {
-  const StoredTensor& stored = reader.tensors().at(name);
-  at::Tensor values = at::empty({into.numel()}, scalar_type_of(stored.dtype));
+  const at::ScalarType type = scalar_type_of(reader.tensors().at(name).dtype);
+  if (into.is_cpu() && into.is_contiguous() && into.scalar_type() == type)
+    return reader.read(name, begin, into.numel(), into.mutable_data_ptr());
+  at::Tensor values = at::empty({into.numel()}, type);
   reader.read(name, begin, into.numel(), values.mutable_data_ptr());
   into.view({-1}).copy_(values);
 }
@@ -47,6 +50,98 @@ void restore_generator(const CheckpointReader& reader, const std::string& name, 
   generator.set_state(state);
 }
 
+// What a checkpoint's metadata say, checked.
+struct Saved {
+  int64_t ranks = 0, steps = 0, skipped_steps = 0;
+  std::vector<int64_t> parameter_steps;
+  bool has_frozen = true;
+  std::string frozen_from;                 // where it has none
+  std::map<std::string, uint64_t> frozen;  // and what they must be
+  std::string user;
+};
+
+Saved read_saved(const EngineState& state, const CheckpointReader& reader, const std::string& place) {
+  using namespace checkpoint;
+  const checkpoint::Json about = parse_object(reader.metadata(), place);
+  require(about.contains("engine") && about["engine"].is_object() &&
+              about["engine"].value("format", checkpoint::Json()) == kEngineFormat,
+          ErrorKind::Corrupt, place, "it was not written by this engine");
+  const checkpoint::Json& engine = about["engine"];
+  Saved saved{.ranks = count_member(engine, "ranks", place),
+              .steps = count_member(engine, "steps", place),
+              .skipped_steps = count_member(engine, "skipped_steps", place),
+              .parameter_steps = {},
+              .has_frozen = !engine.contains("frozen_from"),
+              .frozen_from = {},
+              .frozen = {},
+              .user = about.value("user", checkpoint::Json::object()).dump()};
+  const auto& taken = member(engine, "parameter_steps", checkpoint::Json::value_t::object, place);
+  for (const std::string& name : state.model.names())
+    saved.parameter_steps.push_back(count_member(taken, name, place + ": steps of parameters"));
+  if (saved.has_frozen) return saved;
+  saved.frozen_from = text_member(engine, "frozen_from", place);
+  const auto& frozen = member(engine, "frozen", checkpoint::Json::value_t::object, place);
+  for (const auto& [name, fingerprint] : frozen.items())
+    saved.frozen[name] = hex_value(fingerprint, "frozen", place);
+  return saved;
+}
+
+// Of a checkpoint without frozen parameters: the model's own must be those that it was trained with.
+void require_same_frozen(EngineState& state, const Saved& saved, const std::string& place) {
+  if (saved.has_frozen) return;
+  for (const auto& [name, fingerprint] : frozen_fingerprints(state)) {
+    const auto found = saved.frozen.find(name);
+    require(found != saved.frozen.end() && found->second == fingerprint, ErrorKind::Config, place,
+            "the frozen parameter " + name +
+                " is not the one that this checkpoint was trained with, and the "
+                "checkpoint does not hold it",
+            "begin with " + saved.frozen_from);
+  }
+}
+
+/// Where each of this rank's values comes from.
+struct Sources {
+  std::vector<Part> parts;
+  std::vector<std::string> buffers;  // names, in the model's order
+  bool same_ranks = false;
+};
+
+Sources find_sources(EngineState& state, const CheckpointReader& reader, const Saved& saved) {
+  const ShardedModel& model = state.model;
+  Sources sources{.parts = {}, .buffers = {}, .same_ranks = saved.ranks == model.all.size()};
+  for (Part& part : parts_of(state, /*share_among_replicas=*/false)) {
+    if (!saved.has_frozen && is_frozen(state, part.name)) continue;
+    stored(reader, part.name, part.shape);
+    sources.parts.push_back(std::move(part));
+  }
+  for (const auto& [name, buffer] : model.buffers) {
+    const std::string own = own_prefix(model) + "buffer/" + name;
+    sources.buffers.push_back(sources.same_ranks && reader.tensors().contains(own) ? own : "buffer/" + name);
+    stored(reader, sources.buffers.back(), buffer.sizes().vec());
+  }
+  return sources;
+}
+
+void read_all_values(EngineState& state, const CheckpointReader& reader, const Saved& saved,
+                     const Sources& sources) {
+  ShardedModel& model = state.model;
+  model.optimizer->set_parameter_steps(saved.parameter_steps);
+  for (const Part& part : sources.parts) read_into(reader, part.name, part.begin, part.values);
+  for (const Unit& unit : model.units)
+    if (unit.master.defined() && !unit.master.is_alias_of(unit.shard)) unit.shard.copy_(unit.master);
+  for (size_t i = 0; i < model.buffers.size(); ++i)
+    read_into(reader, sources.buffers[i], 0, model.buffers[i].second);
+  if (sources.same_ranks) {
+    restore_generator(reader, own_prefix(model) + "random", at::detail::getDefaultCPUGenerator());
+    if (model.mesh.device().is_cuda())
+      restore_generator(reader, own_prefix(model) + "random_cuda",
+                        at::globalContext().defaultGenerator(model.mesh.device()));
+  }
+  state.steps = saved.steps;
+  state.skipped_steps = saved.skipped_steps;
+  state.loaded_bytes += reader.bytes_read();
+}
+
 }  // namespace
 
 std::string load(EngineState& state, const std::filesystem::path& checkpoint) {
@@ -57,47 +152,19 @@ std::string load(EngineState& state, const std::filesystem::path& checkpoint) {
   model.residency->require_no_pins();
   BypassIntercept bypass;
   c10::NoGradGuard no_grad;
-  Json about;
-  std::vector<int64_t> steps;
+  std::optional<CheckpointReader> reader;
+  Saved saved;
+  Sources sources;
   together(model.mesh, model.all, "load", [&] {
-    const CheckpointReader reader(checkpoint);
-    about = Json::parse(reader.metadata(), nullptr, false);
-    require(about.is_object() && about.contains("engine") && about["engine"].is_object() &&
-                about["engine"].value("format", 0) == kEngineFormat,
-            ErrorKind::Corrupt, checkpoint.string(), "it was not written by this engine");
-    const std::vector<Part> wanted = parts_of(state, /*share_among_replicas=*/false);
-    for (const Part& part : wanted) stored(reader, part.name, part.shape);
-    for (const std::string& name : model.names()) {
-      const Json& taken = about["engine"]["parameter_steps"];
-      require(taken.contains(name) && taken[name].is_number_integer(), ErrorKind::Corrupt,
-              checkpoint.string(), "no step count of " + name);
-      steps.push_back(taken[name].get<int64_t>());
-    }
-    const bool same_ranks = about["engine"].value("ranks", 0) == model.all.size();
-    auto buffer_name = [&](const std::string& name) {
-      const std::string own = own_prefix(model) + "buffer/" + name;
-      return same_ranks && reader.tensors().contains(own) ? own : "buffer/" + name;
-    };
-    for (const auto& [name, buffer] : model.buffers) stored(reader, buffer_name(name), buffer.sizes().vec());
-
-    // Everything fits: from here on values change.
-    model.optimizer->set_parameter_steps(steps);
-    for (const Part& part : wanted) read_into(reader, part.name, part.begin, part.values);
-    for (const Unit& unit : model.units)
-      if (unit.master.defined() && !unit.master.is_alias_of(unit.shard)) unit.shard.copy_(unit.master);
-    for (const auto& [name, buffer] : model.buffers) read_into(reader, buffer_name(name), 0, buffer);
-    if (same_ranks) {
-      restore_generator(reader, own_prefix(model) + "random", at::detail::getDefaultCPUGenerator());
-      if (model.mesh.device().is_cuda())
-        restore_generator(reader, own_prefix(model) + "random_cuda",
-                          at::globalContext().defaultGenerator(model.mesh.device()));
-    }
-    state.steps = about["engine"].value("steps", int64_t{0});
-    state.loaded_bytes += reader.bytes_read();
-    state.skipped_steps = about["engine"].value("skipped_steps", int64_t{0});
+    reader.emplace(checkpoint);
+    saved = read_saved(state, *reader, checkpoint.string());
+    sources = find_sources(state, *reader, saved);
   });
+  require_same_frozen(state, saved, checkpoint.string());
+  // Everything fits on every rank: from here on values change.
+  together(model.mesh, model.all, "load", [&] { read_all_values(state, *reader, saved, sources); });
   model.residency->values_changed(/*frozen_too=*/true);
-  return about.value("user", Json::object()).dump();
+  return saved.user;
 }
 
 }  // namespace zero::detail

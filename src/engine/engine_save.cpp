@@ -4,9 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/json.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
 #include "engine/engine_state.h"
+#include "engine/frozen.h"
 #include "engine/save_job.h"
 #include "engine/snapshot.h"
 #include "zero/checkpoint.h"
@@ -17,20 +19,22 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json engine_metadata(EngineState& state, const std::string& metadata) {
-  Json user = Json::parse(metadata, nullptr, false);
+Json engine_metadata(EngineState& state, const SaveOptions& options) {
+  Json user = Json::parse(options.metadata, nullptr, false);
   require(user.is_object(), ErrorKind::Usage, "save", "metadata must be a JSON object");
   Json steps = Json::object();
   const std::vector<int64_t> taken = state.model.optimizer->parameter_steps();
   for (size_t i = 0; i < taken.size(); ++i) steps[state.model.names()[i]] = taken[i];
-  return {{"engine",
-           {{"format", kEngineFormat},
-            {"ranks", state.model.all.size()},
-            {"stage", state.model.options.stage},
-            {"steps", state.steps},
-            {"skipped_steps", state.skipped_steps},
-            {"parameter_steps", steps}}},
-          {"user", user}};
+  Json engine = {
+      {"format", kEngineFormat}, {"ranks", state.model.all.size()},      {"stage", state.model.options.stage},
+      {"steps", state.steps},    {"skipped_steps", state.skipped_steps}, {"parameter_steps", steps}};
+  if (!options.frozen_from.empty()) {
+    engine["frozen_from"] = options.frozen_from;
+    engine["frozen"] = Json::object();
+    for (const auto& [name, fingerprint] : frozen_fingerprints(state))
+      engine["frozen"][name] = checkpoint::to_hex(fingerprint);
+  }
+  return {{"engine", engine}, {"user", user}};
 }
 
 // Rank 0 makes the temporary directory and tells the others its name.
@@ -71,19 +75,19 @@ bool finish_phase(EngineState& state, SaveJob& job, bool in_background) {
 }
 
 std::unique_ptr<SaveJob> begin(EngineState& state, const std::filesystem::path& directory,
-                               const std::string& metadata, int keep_last, bool in_background) {
+                               const SaveOptions& options, bool in_background) {
   state.rethrow_deferred();
   require(state.micro_step == 0, ErrorKind::Usage, "save", "called between backward() and step()",
           "save after step()");
   require(!state.saving, ErrorKind::Usage, "save", "another save is under way", "call finish_save() first");
-  const std::string about = engine_metadata(state, metadata).dump();
+  const std::string about = engine_metadata(state, options).dump();
   auto job = std::make_unique<SaveJob>(SaveJob::Target{.directory = directory,
                                                        .temporary = begin_together(state, directory),
                                                        .step = state.steps,
                                                        .metadata = about,
-                                                       .keep_last = keep_last},
+                                                       .keep_last = options.keep_last},
                                        state.model.all.rank());
-  job->write(take_snapshot(state, in_background), in_background);
+  job->write(take_snapshot(state, in_background, options.frozen_from.empty()), in_background);
   return job;
 }
 
@@ -94,20 +98,19 @@ std::filesystem::path published_path(const SaveJob& job) {
 }  // namespace
 
 std::filesystem::path save(EngineState& state, const std::filesystem::path& directory,
-                           const std::string& metadata, int keep_last) {
+                           const SaveOptions& options) {
   BypassIntercept bypass;
   c10::NoGradGuard no_grad;
-  const auto job = begin(state, directory, metadata, keep_last, /*in_background=*/false);
+  const auto job = begin(state, directory, options, /*in_background=*/false);
   while (!finish_phase(state, *job, /*in_background=*/false)) {
   }
   return published_path(*job);
 }
 
-void begin_save(EngineState& state, const std::filesystem::path& directory, const std::string& metadata,
-                int keep_last) {
+void begin_save(EngineState& state, const std::filesystem::path& directory, const SaveOptions& options) {
   BypassIntercept bypass;
   c10::NoGradGuard no_grad;
-  state.saving = begin(state, directory, metadata, keep_last, /*in_background=*/true);
+  state.saving = begin(state, directory, options, /*in_background=*/true);
 }
 
 std::optional<std::filesystem::path> finish_save(EngineState& state, bool wait) {

@@ -64,10 +64,14 @@ class EngineCall {
 };
 
 // engine_save.cpp
+struct SaveOptions {
+  std::string metadata;
+  int keep_last = 0;
+  std::string frozen_from;  // not empty: frozen parameters are left out
+};
 std::filesystem::path save(EngineState& state, const std::filesystem::path& directory,
-                           const std::string& metadata, int keep_last);
-void begin_save(EngineState& state, const std::filesystem::path& directory, const std::string& metadata,
-                int keep_last);
+                           const SaveOptions& options);
+void begin_save(EngineState& state, const std::filesystem::path& directory, const SaveOptions& options);
 std::optional<std::filesystem::path> finish_save(EngineState& state, bool wait);
 // engine_load.cpp
 std::string load(EngineState& state, const std::filesystem::path& checkpoint);

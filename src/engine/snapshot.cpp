@@ -7,6 +7,7 @@
 #include "checkpoint/index.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
+#include "engine/frozen.h"
 
 namespace zero::detail {
 namespace {
@@ -74,13 +75,14 @@ std::vector<char> own_buffers(EngineState& state, const std::vector<at::Tensor>&
 
 }  // namespace
 
-Snapshot take_snapshot(EngineState& state, bool copies) {
+Snapshot take_snapshot(EngineState& state, bool copies, bool with_frozen) {
   ShardedModel& model = state.model;
   std::vector<Part> parts;
   std::vector<at::Tensor> buffers;
   int64_t room = 0;
   together(model.mesh, model.all, "save", [&] {
     parts = parts_of(state, /*share_among_replicas=*/true);
+    if (!with_frozen) std::erase_if(parts, [&](const Part& part) { return is_frozen(state, part.name); });
     for (const auto& [name, buffer] : model.buffers) buffers.push_back(buffer.cpu().contiguous());
     for (const Part& part : parts) room += Collector::round_up(static_cast<int64_t>(part.values.nbytes()));
   });

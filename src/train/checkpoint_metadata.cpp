@@ -31,6 +31,10 @@ std::string to_text(const CheckpointMetadata& metadata) {
   return json.dump();
 }
 
+std::string origin_of_frozen(const Config& config) {
+  return "the initial values of model.seed " + std::to_string(config.model.seed);
+}
+
 CheckpointMetadata read_metadata(const std::filesystem::path& checkpoint) {
   const std::string place = checkpoint.string();
   const Json all = Json::parse(CheckpointReader(checkpoint).metadata(), nullptr, false);

@@ -23,6 +23,9 @@ struct CheckpointMetadata {
 /// A JSON object, for Engine::save.
 std::string to_text(const CheckpointMetadata& metadata);
 
+/// Where frozen parameters that a checkpoint leaves out come from, in words.
+std::string origin_of_frozen(const Config& config);
+
 /// Reads the metadata of a checkpoint; checks its index on the way. Throws Config for a checkpoint that
 /// `zero train` did not write, Io and Corrupt as CheckpointReader.
 CheckpointMetadata read_metadata(const std::filesystem::path& checkpoint);

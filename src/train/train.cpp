@@ -313,10 +313,13 @@ void Trainer::save(bool evaluation_due, bool is_last) {
   const auto most = static_cast<int64_t>(std::numeric_limits<int>::max());
   const int keep_last = static_cast<int>(std::min(config_.checkpoint.keep_last, most));
   const std::string text = training::to_text(metadata);
+  const std::string frozen_from =
+      config_.checkpoint.trainable_only ? training::origin_of_frozen(config_) : "";
   attempt(!is_last, [&] {
     if (config_.lora.rank > 0) save_adapters();
-    if (config_.checkpoint.async && !is_last) return engine_.begin_save(paths_.checkpoints, text, keep_last);
-    result_.checkpoint = engine_.save(paths_.checkpoints, text, keep_last);
+    if (config_.checkpoint.async && !is_last)
+      return engine_.begin_save(paths_.checkpoints, text, keep_last, frozen_from);
+    result_.checkpoint = engine_.save(paths_.checkpoints, text, keep_last, frozen_from);
     progress_->note("saved " + result_.checkpoint.string());
   });
 }

@@ -1,0 +1,20 @@
+#pragma once
+// Frozen parameters that a checkpoint leaves out: what it remembers of their values, so that they can be told
+// from others.
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "engine/engine_state.h"
+
+namespace zero::detail {
+
+/// True for a part of a frozen parameter's values.
+bool is_frozen(const EngineState& state, const std::string& part_name);
+
+/// A number for each frozen parameter that follows from its values and their places, whatever ranks share
+/// them. Collective.
+std::map<std::string, uint64_t> frozen_fingerprints(EngineState& state);
+
+}  // namespace zero::detail
