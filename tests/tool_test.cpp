@@ -221,7 +221,8 @@ TEST_F(Tool, AStoppedRunSavesAndGoesOn) {
 }
 
 TEST_F(Tool, HelpOfEveryVerb) {
-  for (const std::string verb : {"tokenize", "train", "eval", "generate", "inspect", "verify"}) {
+  for (const std::string verb :
+       {"tokenize", "train", "eval", "generate", "inspect", "verify", "consolidate"}) {
     EXPECT_NE(good({verb, "--help"}).output.find("zero " + verb), std::string::npos);
     EXPECT_NE(good({"--help"}).output.find("  " + verb), std::string::npos);
   }
@@ -382,6 +383,21 @@ TEST_F(Tool, InspectsAndVerifiesCheckpoints) {
                  {"1 of ", "pieces are damaged", "\"rank/1/random\" in rank-00001.safetensors"});
   fs::resize_file(file, bytes.size() - 1);
   expect_refused({"verify", "run"}, {"rank-00001.safetensors", "lost from tensor \"rank/1/random\" on"});
+}
+
+TEST_F(Tool, ConsolidatesARun) {
+  good({"train", "train.json", "--ranks", "2"});
+  const std::string said = good({"consolidate", "run", "model"}).output;
+  EXPECT_TRUE(said.starts_with("model: step 4, ")) << said;
+  for (const char* file : {"config.json", "tokenizer.json", "model.safetensors"})
+    EXPECT_TRUE(fs::exists(path() / "model" / file)) << file;
+  good({"consolidate", "run/checkpoints/step-00000002", "out/pt", "-f", "pytorch", "--dtype", "bf16",
+        "--max-shard-size", "20kB"});
+  EXPECT_TRUE(fs::exists(path() / "out/pt/pytorch_model.bin.index.json"));
+  expect_refused({"consolidate", "run", "model"}, {"model", "no empty directory"});
+  expect_refused({"consolidate", "run", "other", "--format", "gguf"}, {"--format"});
+  expect_refused({"consolidate", "run", "other", "--max-shard-size", "many"}, {"--max-shard-size"});
+  EXPECT_FALSE(fs::exists(path() / "other"));
 }
 
 TEST_F(Tool, ASignalSavesAndTrainingGoesOn) {

@@ -4,6 +4,7 @@
 #include "zero/checkpoint.h"
 #include "zero/compute_threads.h"
 #include "zero/config.h"
+#include "zero/consolidate.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 #include "zero/generate.h"

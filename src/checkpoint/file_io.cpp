@@ -80,6 +80,16 @@ void File::write(std::span<const std::byte> bytes) {
   }
 }
 
+void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::pwrite(descriptor_, bytes.data(), bytes.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_errno(path_, "write");
+    offset += written;
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
 void File::start_writing_back(int64_t offset, int64_t bytes) const {
   // A hint: where it is not understood, fsync does all of it.
   ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
@@ -142,6 +152,7 @@ void BlockWriter::write_out() {
 
 void BlockWriter::finish() {
   if (filled_ > 0) write_out();
+  for (const auto& [offset, bytes] : patches_) file_.write_at(offset, std::as_bytes(std::span(bytes)));
   file_.sync_and_close();
 }
 

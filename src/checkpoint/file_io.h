@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace zero::checkpoint {
 
@@ -26,6 +28,7 @@ class File {
   File& operator=(File&&) = delete;
 
   void write(std::span<const std::byte> bytes);
+  void write_at(int64_t offset, std::span<const std::byte> bytes);
   /// Asks the system to begin bringing what was written to the disk, so that less is left for the end.
   void start_writing_back(int64_t offset, int64_t bytes) const;
   /// Forces the contents to the disk and closes.
@@ -58,6 +61,10 @@ class BlockWriter {
 
   explicit BlockWriter(const std::filesystem::path& path);
   void add(std::span<const std::byte> bytes);
+  /// Bytes added so far: where the next ones come.
+  int64_t position() const { return written_ + static_cast<int64_t>(filled_); }
+  /// Replaces bytes that were added, at the end.
+  void patch(int64_t offset, std::string bytes) { patches_.emplace_back(offset, std::move(bytes)); }
   /// Writes what is left, forces the contents to the disk and closes.
   void finish();
 
@@ -71,6 +78,7 @@ class BlockWriter {
   std::unique_ptr<std::byte, Release> buffer_;
   size_t filled_ = 0;
   int64_t written_ = 0;
+  std::vector<std::pair<int64_t, std::string>> patches_;
 };
 
 /// A whole file as text. Throws Corrupt if it is longer than `most_bytes`.

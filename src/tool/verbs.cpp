@@ -19,6 +19,7 @@ std::span<const Verb> verbs() {
       {"generate", "text from a trained model", run_generate},
       {"inspect", "what is in a checkpoint", run_inspect},
       {"verify", "check every byte of a checkpoint", run_verify},
+      {"consolidate", "a model directory for transformers from a checkpoint", run_consolidate},
       {"launch", "start several local ranks of any program", run_launch},
       {"bench", "time training steps on this machine", run_bench},
   };

@@ -27,6 +27,7 @@ int run_eval(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_inspect(int argc, char** argv);
 int run_verify(int argc, char** argv);
+int run_consolidate(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_bench(int argc, char** argv);
 

@@ -1,0 +1,206 @@
+#include "zero/consolidate.h"
+
+#include <algorithm>
+#include <map>
+#include <system_error>
+
+#include "checkpoint/directory.h"
+#include "checkpoint/file_io.h"
+#include "checkpoint/json.h"
+#include "export/convert.h"
+#include "export/weight_files.h"
+#include "hf/model_directory.h"
+#include "hf/weights.h"
+#include "zero/checkpoint.h"
+#include "zero/config.h"
+#include "zero/error.h"
+#include "zero/tokenizer.h"
+
+namespace zero {
+namespace {
+
+namespace fs = std::filesystem;
+using exporting::ExportedTensor;
+
+constexpr std::string_view kModelPrefix = "model/", kBufferPrefix = "buffer/";
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json",    "tokenizer_config.json",   "vocab.json",      "merges.txt",
+    "added_tokens.json", "special_tokens_map.json", "tokenizer.model", "generation_config.json"};
+
+/// What a run's checkpoint knows of itself.
+struct Origin {
+  Config config;
+  Vocabulary vocabulary;
+};
+
+std::optional<Origin> origin_of(const CheckpointReader& reader, const std::string& place) {
+  const checkpoint::Json metadata = checkpoint::parse_object(reader.metadata(), place);
+  const auto user = metadata.find("user");
+  if (user == metadata.end() || !user->is_object() || !user->contains("config")) return std::nullopt;
+  using Type = checkpoint::Json::value_t;
+  const auto& vocabulary = checkpoint::member(*user, "vocabulary", Type::object, place);
+  return Origin{
+      .config = parse_config(checkpoint::member(*user, "config", Type::object, place).dump(), place),
+      .vocabulary = {
+          .size = checkpoint::count_member(vocabulary, "size", place),
+          .fingerprint =
+              checkpoint::member(vocabulary, "fingerprint", Type::number_unsigned, place).get<uint64_t>()}};
+}
+
+// A checkpoint of trained parameters alone is no model.
+void require_whole(const CheckpointReader& reader, const std::string& place) {
+  const checkpoint::Json metadata = checkpoint::parse_object(reader.metadata(), place);
+  const auto from = metadata.value(checkpoint::Json::json_pointer("/engine/frozen_from"), checkpoint::Json());
+  require(from.is_null(), ErrorKind::Unsupported, place,
+          "it holds the trained parameters only, the frozen ones are " + from.dump(),
+          "consolidate a checkpoint that was saved without checkpoint.trainable_only");
+}
+
+Dtype exported_dtype(Dtype stored, const ConsolidateOptions& options) {
+  return options.dtype && exporting::is_convertible(stored, *options.dtype) ? *options.dtype : stored;
+}
+
+std::vector<ExportedTensor> tensors_of(const CheckpointReader& reader, const Origin* origin,
+                                       const ConsolidateOptions& options) {
+  std::vector<ExportedTensor> tensors;
+  for (const auto& [name, stored] : reader.tensors()) {
+    const bool is_parameter = name.starts_with(kModelPrefix);
+    if (!is_parameter && (origin || !name.starts_with(kBufferPrefix))) continue;
+    std::string own = name.substr(is_parameter ? kModelPrefix.size() : kBufferPrefix.size());
+    tensors.push_back({.tensor = {.name = origin ? hf::hf_name(origin->config.model, own) : std::move(own),
+                                  .dtype = exported_dtype(stored.dtype, options),
+                                  .shape = stored.shape},
+                       .stored = name});
+  }
+  return tensors;
+}
+
+// The type that config.json names: that of all tensors, or of most memory.
+Dtype main_dtype(std::span<const ExportedTensor> tensors) {
+  std::map<Dtype, int64_t> bytes;
+  for (const ExportedTensor& tensor : tensors) bytes[tensor.tensor.dtype] += hf::data_bytes(tensor.tensor);
+  return std::max_element(bytes.begin(), bytes.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+// Where the files of the tokenizer are; nothing where the run had none.
+std::optional<fs::path> tokenizer_of(const Origin& origin, const ConsolidateOptions& options) {
+  fs::path path = options.tokenizer.value_or(origin.config.data.tokenizer);
+  if (path.empty()) return std::nullopt;
+  std::error_code ignored;
+  require(fs::exists(path, ignored), ErrorKind::Config, path.string(), "there is no tokenizer",
+          "name its directory with --tokenizer DIR; \"\" leaves it out");
+  return path;
+}
+
+/// The directory being made, gone unless it is published.
+class Output {
+ public:
+  explicit Output(fs::path target) : target_(std::move(target)) {
+    if (!target_.has_filename()) target_ = target_.parent_path();  // "out/"
+    std::error_code error;
+    const bool in_use = fs::exists(fs::symlink_status(target_, error)) &&
+                        !(fs::is_directory(target_, error) && fs::is_empty(target_, error));
+    require(!in_use, ErrorKind::Config, target_.string(), "it exists and is no empty directory",
+            "give another output directory");
+    path_ = target_;
+    path_ += ".tmp-" + checkpoint::to_hex(checkpoint::random_id());
+    error.clear();
+    if (target_.has_parent_path()) fs::create_directories(target_.parent_path(), error);
+    if (error || !fs::create_directory(path_, error)) {
+      errno = error.value();
+      checkpoint::fail_errno(path_, "create");
+    }
+  }
+  ~Output() {
+    std::error_code ignored;
+    if (!published_) fs::remove_all(path_, ignored);
+  }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  fs::path file(const std::string& name) {
+    files_.push_back(name);
+    return path_ / name;
+  }
+  std::vector<std::string> publish() {
+    checkpoint::sync_directory(path_);
+    if (std::rename(path_.c_str(), target_.c_str()) != 0)
+      checkpoint::fail_errno(path_, "rename to " + target_.string());
+    published_ = true;
+    checkpoint::sync_directory(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+    return files_;
+  }
+
+ private:
+  fs::path target_, path_;
+  std::vector<std::string> files_;
+  bool published_ = false;
+};
+
+void copy_tokenizer(const fs::path& from, Output& out) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  const bool is_directory = fs::is_directory(from);
+  for (const char* name : kTokenizerFiles) {
+    const fs::path file = is_directory ? from / name : from;
+    std::error_code ignored;
+    if (!fs::is_regular_file(file, ignored) || file.filename() != name) continue;
+    // What a directory of Hugging Face's cache holds are links.
+    checkpoint::write_text(out.file(name), checkpoint::read_text(fs::canonical(file), kMostBytes));
+  }
+}
+
+void write_weights(const CheckpointReader& reader, std::span<const ExportedTensor> tensors,
+                   const ConsolidateOptions& options, Output& out) {
+  const bool is_pytorch = options.format == ConsolidateOptions::Format::Pytorch;
+  std::vector<hf::NewTensor> plain;
+  for (const ExportedTensor& tensor : tensors) plain.push_back(tensor.tensor);
+  std::vector<hf::OutputFile> files = hf::split_into_files(plain, options.most_file_bytes);
+  exporting::TensorSource source(reader);
+  for (hf::OutputFile& file : files) {
+    if (is_pytorch) file.name = "pytorch_" + fs::path(file.name).stem().string() + ".bin";
+    const auto part = tensors.first(file.tensors.size());
+    tensors = tensors.subspan(file.tensors.size());
+    (is_pytorch ? exporting::write_pytorch : exporting::write_safetensors)(out.file(file.name), part, source);
+  }
+  if (files.size() > 1)
+    checkpoint::write_text(
+        out.file(is_pytorch ? "pytorch_model.bin.index.json" : "model.safetensors.index.json"),
+        hf::index_text(files));
+}
+
+}  // namespace
+
+Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const ConsolidateOptions& options) {
+  require(options.most_file_bytes >= 1, ErrorKind::Config, "--max-shard-size", "less than one byte");
+  require(!options.dtype || exporting::is_convertible(Dtype::f32, *options.dtype), ErrorKind::Config,
+          "--dtype", "expected fp32, bf16 or fp16");
+  const CheckpointReader reader(checkpoint);
+  const std::optional<Origin> origin = origin_of(reader, checkpoint.string());
+  const std::vector<ExportedTensor> tensors = tensors_of(reader, origin ? &*origin : nullptr, options);
+  require(!tensors.empty(), ErrorKind::Config, checkpoint.string(), "it holds no parameters");
+  require_whole(reader, checkpoint.string());
+
+  const std::optional<fs::path> tokenizer_path = origin ? tokenizer_of(*origin, options) : std::nullopt;
+  std::optional<int64_t> end_token;
+  if (tokenizer_path) {
+    const Tokenizer tokenizer = Tokenizer::load(*tokenizer_path);
+    require(tokenizer.vocabulary() == origin->vocabulary, ErrorKind::Config, tokenizer_path->string(),
+            "it is not the tokenizer that the model was trained with", "name that one with --tokenizer DIR");
+    end_token = tokenizer.end_of_text();
+  }
+  Output output(out);
+  if (origin)
+    checkpoint::write_text(output.file("config.json"),
+                           hf::config_text(origin->config.model, main_dtype(tensors), end_token));
+  if (tokenizer_path) copy_tokenizer(*tokenizer_path, output);
+  write_weights(reader, tensors, options, output);
+
+  Consolidated result{.tensors = std::ssize(tensors), .step = reader.step(), .is_model = origin.has_value()};
+  for (const ExportedTensor& tensor : tensors) result.bytes += hf::data_bytes(tensor.tensor);
+  result.files = output.publish();
+  return result;
+}
+
+}  // namespace zero

@@ -1,0 +1,285 @@
+// From a sharded checkpoint to plain files: conversions, archives, directories, memory.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "export/convert.h"
+#include "export/zip.h"
+#include "hf/weights.h"
+#include "support/checkpoint_files.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "zero/config.h"
+#include "zero/consolidate.h"
+#include "zero/tokenizer.h"
+
+namespace zero {
+namespace {
+
+using namespace testing;
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+template <class To, class From>
+std::vector<To> converted(Dtype from, const std::vector<From>& values, Dtype to) {
+  std::vector<std::byte> bytes;
+  exporting::convert(from, std::as_bytes(std::span(values)), to, bytes, "x");
+  std::vector<To> result(bytes.size() / sizeof(To));
+  std::memcpy(result.data(), bytes.data(), bytes.size());
+  return result;
+}
+
+TEST(ExportConvert, RoundsToTheNearest) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {0.f,      -0.f,         1.f,      -2.5f,    1.f + 0x1p-9f, 1.f + 0x1p-8f,
+                                     inf,      -inf,         0x1p-24f, 0x1p-25f, 0x1.8p-25f,    65504.f,
+                                     0x1p-14f, 0x1.ffcp-15f, 65519.f,  0.1f};
+  EXPECT_EQ((converted<uint16_t>(Dtype::f32, values, Dtype::f16)),
+            (std::vector<uint16_t>{0, 0x8000, 0x3c00, 0xc100, 0x3c02, 0x3c04, 0x7c00, 0xfc00, 1, 0, 1, 0x7bff,
+                                   0x400, 0x400, 0x7bff, 0x2e66}));
+  EXPECT_EQ(
+      (converted<uint16_t>(Dtype::f32,
+                           std::vector<float>{1.f, 1.f + 0x1p-8f, 1.f + 0x1.8p-8f, 1.f + 0x1p-7f, -0.1f, inf},
+                           Dtype::bf16)),
+      (std::vector<uint16_t>{0x3f80, 0x3f80, 0x3f81, 0x3f81, 0xbdcd, 0x7f80}));
+  EXPECT_EQ((converted<float>(Dtype::f64, std::vector<double>{0.1, 1e300 * 0, -3}, Dtype::f32)),
+            (std::vector<float>{0.1f, 0.f, -3.f}));
+}
+
+TEST(ExportConvert, HalvesComeBackAsTheyWere) {
+  for (const Dtype half : {Dtype::f16, Dtype::bf16}) {
+    std::vector<uint16_t> all(1 << 16);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+    const auto floats = converted<float>(half, all, Dtype::f32);
+    const auto back = converted<uint16_t>(Dtype::f32, floats, half);
+    for (size_t i = 0; i < all.size(); ++i)
+      if (!std::isnan(floats[i])) ASSERT_EQ(back[i], all[i]) << i;
+    EXPECT_TRUE(std::isnan(converted<float>(half, std::vector<uint16_t>{0x7fff}, Dtype::f32)[0]));
+    EXPECT_TRUE(std::isnan(converted<float>(
+        half, converted<uint16_t>(Dtype::f32, std::vector<float>{NAN}, half), Dtype::f32)[0]));
+  }
+}
+
+TEST(ExportConvert, ValuesThatDoNotFitAreRefused) {
+  EXPECT_ERROR(converted<uint16_t>(Dtype::f32, std::vector<float>{1, 65520}, Dtype::f16), Config,
+               "too large for fp16");
+  EXPECT_ERROR(converted<uint16_t>(Dtype::f32, std::vector<float>{3.4e38f}, Dtype::bf16), Config,
+               "too large for bf16");
+  EXPECT_ERROR(converted<float>(Dtype::f64, std::vector<double>{1e200}, Dtype::f32), Config,
+               "too large for fp32");
+}
+
+uint64_t number_at(const std::string& bytes, size_t offset, int width) {
+  uint64_t value = 0;
+  for (int i = 0; i < width; ++i)
+    value |= uint64_t{static_cast<unsigned char>(bytes[offset + static_cast<size_t>(i)])} << (8 * i);
+  return value;
+}
+
+TEST(ExportZip, HasZip64RecordsOnlyWhereNeeded) {
+  TemporaryDirectory directory;
+  for (const bool large : {false, true}) {
+    const fs::path path = directory.path() / (large ? "large.zip" : "small.zip");
+    exporting::ZipWriter zip(path, large ? 0 : 0xfffffffe);
+    zip.add("a/one", "hello");
+    zip.add("a/empty", "");
+    zip.add("a/two", std::string(1000, 'x'));
+    zip.finish();
+    const std::string bytes = read_bytes(path);
+    EXPECT_EQ(number_at(bytes, bytes.size() - 22, 4), 0x06054b50u);
+    EXPECT_EQ(number_at(bytes, bytes.size() - 22 + 10, 2), large ? 0xffffu : 3u);
+    EXPECT_EQ(bytes.find("PK\x06\x06") != bytes.npos, large);
+    EXPECT_EQ(number_at(bytes, 14, 4), 0x3610a686u) << "CRC-32 of hello";
+    EXPECT_EQ(bytes.find("hello") % 64, 0u);
+    EXPECT_EQ(bytes.find("xxxx") % 64, 0u);
+  }
+  exporting::ZipWriter wrong(directory.path() / "wrong.zip");
+  EXPECT_ERROR(wrong.add("a", 3, [](const auto& sink) { sink(std::as_bytes(std::span("four", 4))); }),
+               Internal, "another size");
+}
+
+/// A checkpoint as `zero train` makes it, of a GPT-2 with these tensors.
+class Consolidate : public ::testing::Test {
+ protected:
+  Consolidate() {
+    for (const auto& [name, shape] : std::map<std::string, std::vector<int64_t>>{{"wte.weight", {300, 8}},
+                                                                                 {"wpe.weight", {16, 8}},
+                                                                                 {"h.0.ln_1.weight", {8}},
+                                                                                 {"ln_f.bias", {8}}}) {
+      GlobalTensor tensor = make_tensor(Dtype::f32, shape, 1);
+      for (int64_t i = 0; i < tensor.numel(); ++i) {
+        const float value = static_cast<float>(i) * 0.25f - 3;
+        std::memcpy(tensor.bytes.data() + i * 4, &value, 4);
+      }
+      tensors_["model/" + name] = tensor;
+      tensors_["optimizer/exp_avg/" + name] = tensor;
+    }
+    tensors_["rank/0/random"] = make_tensor(Dtype::u8, {16}, 3);
+    tensors_["buffer/table"] = make_tensor(Dtype::i64, {4}, 4);
+  }
+
+  fs::path tokenizer() const { return fs::path(ZERO_TEST_DATA) / "golden/tokenizer/tiny.json"; }
+
+  std::string metadata() const {
+    const Vocabulary vocabulary = Tokenizer::load(folder_.path() / "tokenizer").vocabulary();
+    const nlohmann::json config = {
+        {"train_batch_size", 2},
+        {"model", {{"vocab_size", 300}, {"context_length", 16}, {"layers", 1}, {"width", 8}, {"heads", 2}}},
+        {"data", {{"tokenizer", folder_.path() / "tokenizer"}}}};
+    const nlohmann::json user = {
+        {"config", nlohmann::json::parse(to_json(resolve(parse_config(config.dump()), 1)))},
+        {"vocabulary", {{"size", vocabulary.size}, {"fingerprint", vocabulary.fingerprint}}}};
+    return nlohmann::json{{"engine", nlohmann::json::object()}, {"user", user}}.dump();
+  }
+  void SetUp() override {
+    fs::create_directory(folder_.path() / "tokenizer");
+    fs::copy_file(tokenizer(), folder_.path() / "tokenizer/tokenizer.json");
+    checkpoint_ = save(folder_.path() / "run", 5, tensors_, 3, 0, metadata());
+  }
+
+  TemporaryDirectory folder_;
+  Tensors tensors_;
+  fs::path checkpoint_;
+  fs::path out() const { return folder_.path() / "out"; }
+};
+
+TEST_F(Consolidate, MakesAModelDirectory) {
+  const Consolidated made = consolidate(checkpoint_, out());
+  EXPECT_TRUE(made.is_model);
+  EXPECT_EQ(made.step, 5);
+  EXPECT_EQ(made.tensors, 4);
+  EXPECT_EQ(made.bytes, (300 * 8 + 16 * 8 + 8 + 8) * 4);
+  EXPECT_EQ(made.files, (Names{"config.json", "tokenizer.json", "model.safetensors"}));
+  EXPECT_EQ(names_in(out()), (Names{"config.json", "model.safetensors", "tokenizer.json"}));
+  const auto config = nlohmann::json::parse(read_bytes(out() / "config.json"));
+  EXPECT_EQ(config["model_type"], "gpt2");
+  EXPECT_EQ(config["n_embd"], 8);
+  EXPECT_EQ(read_bytes(out() / "tokenizer.json"), read_bytes(tokenizer()));
+  const hf::Weights weights(out());
+  std::vector<float> values(300 * 8);
+  weights.read("transformer.wte.weight", 0, values);
+  EXPECT_EQ(std::memcmp(values.data(), tensors_["model/wte.weight"].bytes.data(), values.size() * 4), 0);
+  EXPECT_EQ(weights.names().size(), 4u);
+  EXPECT_EQ(names_in(folder_.path()), (Names{"out", "run", "tokenizer"})) << "no temporary is left";
+}
+
+TEST_F(Consolidate, ConvertsAndSplits) {
+  const Consolidated made = consolidate(checkpoint_, out(), {.dtype = Dtype::bf16, .most_file_bytes = 280});
+  EXPECT_EQ(made.files.size(), 2u + 3u + 1u);
+  EXPECT_EQ(nlohmann::json::parse(read_bytes(out() / "config.json"))["torch_dtype"], "bfloat16");
+  const hf::Weights weights(out());
+  EXPECT_EQ(weights.find("transformer.wte.weight")->dtype, Dtype::bf16);
+  std::vector<float> values(8);
+  weights.read("transformer.wpe.weight", 8, values);
+  EXPECT_EQ(values[1], 9 * 0.25f - 3);
+  EXPECT_ERROR(consolidate(checkpoint_, folder_.path() / "half", {.dtype = Dtype::f64}), Config, "--dtype");
+}
+
+TEST_F(Consolidate, PytorchFilesAreNamedAsTransformersDoes) {
+  ConsolidateOptions options{.format = ConsolidateOptions::Format::Pytorch};
+  consolidate(checkpoint_, out(), options);
+  EXPECT_EQ(names_in(out()), (Names{"config.json", "pytorch_model.bin", "tokenizer.json"}));
+  options.most_file_bytes = 600;
+  const Consolidated made = consolidate(checkpoint_, folder_.path() / "split", options);
+  const auto index = nlohmann::json::parse(read_bytes(folder_.path() / "split/pytorch_model.bin.index.json"));
+  EXPECT_EQ(index["weight_map"]["transformer.wte.weight"], "pytorch_model-00002-of-00002.bin");
+  EXPECT_EQ(index["metadata"]["total_size"], made.bytes);
+}
+
+TEST_F(Consolidate, WeightsWithoutAConfigurationKeepTheirNames) {
+  const fs::path other = save(folder_.path() / "other", 1, tensors_, 2, 0, R"({"user": {}})");
+  const Consolidated made = consolidate(other, out());
+  EXPECT_FALSE(made.is_model);
+  EXPECT_EQ(made.files, Names{"model.safetensors"});
+  EXPECT_EQ(made.tensors, 5);
+  const std::string file = read_bytes(out() / "model.safetensors");
+  EXPECT_NE(file.find("\"h.0.ln_1.weight\""), file.npos);
+  EXPECT_NE(file.find("\"table\""), file.npos);
+  EXPECT_EQ(file.find("exp_avg"), file.npos);
+}
+
+TEST_F(Consolidate, RefusesWhatItCannotDoBeforeItBegins) {
+  fs::create_directories(out() / "x");
+  EXPECT_ERROR(consolidate(checkpoint_, out()), Config, "no empty directory");
+  fs::remove(out() / "x");
+  consolidate(checkpoint_, out());
+  EXPECT_ERROR(consolidate(checkpoint_, out()), Config, "no empty directory");
+  const fs::path next = folder_.path() / "next";
+  EXPECT_ERROR(consolidate(checkpoint_, next, {.tokenizer = folder_.path() / "none"}), Config,
+               "--tokenizer DIR");
+  EXPECT_EQ(consolidate(checkpoint_, next, {.tokenizer = ""}).files,
+            (Names{"config.json", "model.safetensors"}));
+  write_file(folder_.path() / "file", "");
+  EXPECT_ERROR(consolidate(checkpoint_, folder_.path() / "file/out"), Io, "cannot create");
+  EXPECT_ERROR(consolidate(folder_.path(), folder_.path() / "o"), Io, "index.json: cannot open");
+
+  std::string json = read_bytes(tokenizer());
+  while (json.find("<|endoftext|>") != json.npos)
+    json.replace(json.find("<|endoftext|>"), 13, "<|endoftxet|>");
+  fs::create_directory(folder_.path() / "wrong");
+  write_file(folder_.path() / "wrong/tokenizer.json", json);
+  EXPECT_ERROR(consolidate(checkpoint_, folder_.path() / "o", {.tokenizer = folder_.path() / "wrong"}),
+               Config, "not the tokenizer");
+}
+
+TEST_F(Consolidate, APartOfAModelIsRefused) {
+  const fs::path part =
+      save(folder_.path() / "part", 1, tensors_, 2, 0, R"({"engine": {"frozen_from": "base"}})");
+  EXPECT_ERROR(consolidate(part, out()), Unsupported, "the frozen ones are \"base\"");
+}
+
+TEST_F(Consolidate, DamageIsFoundAndNothingIsLeft) {
+  const fs::path file = checkpoint_ / "rank-00001.safetensors";
+  std::string bytes = read_bytes(file);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file(file, bytes);
+  EXPECT_ERROR(consolidate(checkpoint_, out()), Corrupt, "rank-00001.safetensors: tensor");
+  EXPECT_EQ(names_in(folder_.path()), (Names{"run", "tokenizer"}));
+}
+
+int64_t mapped_bytes() {
+  std::ifstream in("/proc/self/statm");
+  int64_t pages = 0;
+  in >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// With an address space that holds a third of the only tensor.
+TEST(ConsolidateMemory, DoesNotGrowWithTheModel) {
+  TemporaryDirectory directory;
+  {
+    Tensors tensors{{"model/big", make_tensor(Dtype::f32, {3, 12 << 20}, 1)}};  // 144 MiB
+    save(directory.path(), 1, tensors, 2, 0, "{}");
+  }
+  for (const auto format : {ConsolidateOptions::Format::Safetensors, ConsolidateOptions::Format::Pytorch}) {
+    const fs::path out = directory.path() / (format == ConsolidateOptions::Format::Pytorch ? "pt" : "st");
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto most = static_cast<rlim_t>(mapped_bytes() + (48 << 20));
+      const rlimit limit{most, most};
+      setrlimit(RLIMIT_AS, &limit);
+      try {
+        consolidate(directory.path() / "step-00000001", out, {.format = format, .dtype = Dtype::bf16});
+        _exit(0);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        _exit(1);
+      }
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    EXPECT_GT(fs::file_size(out / (format == ConsolidateOptions::Format::Pytorch ? "pytorch_model.bin"
+                                                                                 : "model.safetensors")),
+              72u << 20);
+  }
+}
+
+}  // namespace
+}  // namespace zero
