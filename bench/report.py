@@ -1,6 +1,6 @@
 """Tables and plots of what steps.py and the microbenchmarks wrote.
 
-usage: report.py [--results DIR] [--readme FILE] [--check]
+usage: report.py [--results DIR] [--readme FILE]
 
 Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. --readme puts the tables between
 the marks `<!-- bench SET -->` and `<!-- end -->` of a file.
@@ -148,6 +148,16 @@ def put_between_marks(path, name, text):
         file.write(marks.sub(lambda found: found[1] + text + "\n" + found[2], whole))
 
 
+def short_table(steps):
+    """For the README."""
+    lines = ["| | s a step | tokens/s | peak MiB a rank | s from the command to the first step |", "|---|---|---|---|---|"]
+    for case, runs in steps.runs.items():
+        tokens = statistics.median(run["tokens_per_s"] for run in runs)
+        lines.append(f"| {case} | {steps.median(case):.2f} | {tokens:.0f} | {steps.largest(case, 'peak_rss_mib')} | "
+                     f"{steps.median(case, 'start_s'):.1f} |")
+    return "\n".join(lines)
+
+
 def load(folder, name):
     path = os.path.join(folder, name + ".json")
     if not os.path.exists(path):
@@ -209,7 +219,7 @@ def main():
         print(f"## {steps.name}\n\n{text}\n\n{ratios(steps, arguments.results)}\n")
         plot(steps, arguments.results)
         if arguments.readme:
-            put_between_marks(arguments.readme, steps.name, text)
+            put_between_marks(arguments.readme, steps.name, f"{short_table(steps)}\n\n{about(steps)}")
     for make in (collectives, adam, dispatch):
         if text := make(arguments.results):
             print(text + "\n")
