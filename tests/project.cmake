@@ -5,6 +5,8 @@ find_program(ZERO_BASH bash REQUIRED)
 add_test(NAME include_rule COMMAND ${ZERO_PYTHON} ${PROJECT_SOURCE_DIR}/tools/check_includes.py)
 add_test(NAME check_includes COMMAND ${ZERO_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/check_includes_test.py)
 add_test(NAME format COMMAND ${PROJECT_SOURCE_DIR}/dev fmt --check)
+# Builds the fuzz targets where that is still to do: minutes, the first time.
+add_test(NAME fuzz COMMAND ${PROJECT_SOURCE_DIR}/dev fuzz 1)
 add_test(NAME dev_script COMMAND ${ZERO_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/dev_test.sh)
 
 set(consumer_flags "")
@@ -14,4 +16,4 @@ endif()
 add_test(NAME consumer COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSCRATCH=${PROJECT_BINARY_DIR}/consumer
          -DCOMPILER=${CMAKE_CXX_COMPILER} -DCXX_FLAGS=${consumer_flags} -DTOOL=$<TARGET_EXISTS:zero_tool>
          -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/run.cmake)
-set_tests_properties(include_rule check_includes format dev_script consumer PROPERTIES TIMEOUT 600)
+set_tests_properties(include_rule check_includes format fuzz dev_script consumer PROPERTIES TIMEOUT 1200)

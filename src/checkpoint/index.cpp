@@ -185,7 +185,7 @@ void check(const Index& index, ErrorKind kind, std::string_view place) {
             name + ": " + std::to_string(bytes) + " bytes cannot hold a safetensors file");
   }
   for (const auto& [name, tensor] : index.tensors) {
-    auto fail_at = [&](const std::string& problem) {
+    auto fail_at = [&, &name = name](const std::string& problem) {
       fail(kind, place, "tensor " + in_quotes(name) + ": " + problem);
     };
     if (name.empty()) fail_at("it has no name");

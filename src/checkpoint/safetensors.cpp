@@ -77,6 +77,20 @@ std::string make_header(const std::vector<HeaderEntry>& entries, uint64_t save_i
   return little_endian(json.size()) + json;
 }
 
+Header parse_header(std::string_view text, int64_t data_bytes, const std::string& place) {
+  Header header{.save_id = 0, .data_begin = 8 + static_cast<int64_t>(text.size()), .entries = {}};
+  Json json = parse_object(text, place + ": header");
+  for (const auto& [name, value] : json.items()) {
+    if (name == kMetadataKey) continue;
+    std::string entry_place = place + ": header: " + in_quotes(name);
+    header.entries.emplace(name, entry_from_json(name, value, data_bytes, entry_place));
+  }
+  const Json& metadata = member(json, kMetadataKey, Json::value_t::object, place + ": header");
+  header.save_id = hex_member(metadata, "save_id", place + ": header");
+  check_cover(header, data_bytes, place);
+  return header;
+}
+
 Header read_header(const File& file, const std::filesystem::path& path) {
   std::string place = path.string();
   int64_t file_bytes = file.identity().bytes;
@@ -90,17 +104,7 @@ Header read_header(const File& file, const std::filesystem::path& path) {
   std::string text(length, '\0');
   file.read_at(8, std::as_writable_bytes(std::span(text)));
 
-  Header header{.save_id = 0, .data_begin = 8 + static_cast<int64_t>(length), .entries = {}};
-  Json json = parse_object(text, place + ": header");
-  for (const auto& [name, value] : json.items()) {
-    if (name == kMetadataKey) continue;
-    std::string entry_place = place + ": header: " + in_quotes(name);
-    header.entries.emplace(name, entry_from_json(name, value, file_bytes - header.data_begin, entry_place));
-  }
-  const Json& metadata = member(json, kMetadataKey, Json::value_t::object, place + ": header");
-  header.save_id = hex_member(metadata, "save_id", place + ": header");
-  check_cover(header, file_bytes - header.data_begin, place);
-  return header;
+  return parse_header(text, file_bytes - 8 - static_cast<int64_t>(length), place);
 }
 
 }  // namespace zero::checkpoint

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/file_io.h"
@@ -34,6 +35,9 @@ struct Header {
   int64_t data_begin = 0;  // byte of the file
   std::map<std::string, HeaderEntry> entries;
 };
+
+/// The JSON text of a header that `data_bytes` bytes of data follow. Checks as read_header. Throws Corrupt.
+Header parse_header(std::string_view text, int64_t data_bytes, const std::string& place);
 
 /// Reads and checks a header: lengths, names, and that the entries cover the data without gaps or overlaps.
 /// Throws Corrupt or Io naming the file.

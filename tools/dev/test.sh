@@ -19,7 +19,7 @@ do_test() {
   local log status=0
   log=$(mktemp)
   trap 'close_tests "'"$log"'"; rm -f "'"$log"'"' EXIT
-  need_packages clang-format-14
+  need_packages clang-format-14 "${FUZZ_PACKAGES[@]}"
   set_up
   need_vocabulary
   build
