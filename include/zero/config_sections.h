@@ -193,7 +193,7 @@ struct CheckpointConfig {
   int64_t interval_steps = 0;             // 0: none between start and end
   int64_t keep_last = 2;                  // newest checkpoints kept; 0: all
   bool save_at_end = true;
-  bool async = true;  // training goes on while a checkpoint is written, from a copy in host memory
+  bool async = true;            // training goes on while a checkpoint is written, from a copy in host memory
   bool trainable_only = false;  // frozen parameters are left out
   enum class OnFailure { Stop, Continue };
   OnFailure on_failure = OnFailure::Stop;  // of a save that is not the run's last

@@ -4,30 +4,12 @@
 #include <cmath>
 #include <limits>
 
-#include "base/vector_versions.h"
+#include "models/element.h"
 
 namespace zero::detail {
 namespace {
 
 constexpr int64_t kLanes = 64;
-
-// exp(x) for x <= 0 to about 2e-7 relative; below -87 it is 0. Cephes' reduction and polynomial (expf).
-ZERO_INLINE float exp_of(float x) {
-  const float inside = x < -87.0F ? -87.0F : x;
-  const float shifted = inside * 1.44269504F + 12582912.0F;  // rounds to an integer in the low bits
-  const float n = shifted - 12582912.0F;
-  const float r = inside - n * 0.693359375F - n * -2.12194440e-4F;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * r * r + r + 1.0F;
-  const auto power = static_cast<uint32_t>(std::bit_cast<int32_t>(shifted) - 0x4b400000 + 127) << 23;
-  const float result = p * std::bit_cast<float>(power);
-  return x < -87.0F ? 0.0F : result;
-}
 
 template <class T>
 ZERO_INLINE float greatest(const T* logits, int64_t n) {

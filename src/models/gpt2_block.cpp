@@ -3,12 +3,12 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 
 #include "models/attention.h"
+#include "models/gelu.h"
 
 namespace zero {
 Gpt2LinearImpl::Gpt2LinearImpl(int64_t in, int64_t out, int64_t residual_layers) : LinearLayerImpl(in, out) {
@@ -49,7 +49,7 @@ Gpt2MlpImpl::Gpt2MlpImpl(const Gpt2Shape& shape) {
 }
 
 torch::Tensor Gpt2MlpImpl::forward(const torch::Tensor& x) {
-  return c_proj_->forward(torch::gelu(c_fc_->forward(x), "tanh"));
+  return c_proj_->forward(detail::tanh_gelu(c_fc_->forward(x)));
 }
 
 Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Shape& shape) : dropout_(shape.dropout) {

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include "models/attention.h"
+#include "models/gelu.h"
 #include "models/layers.h"
 
 namespace zero {
@@ -34,17 +35,18 @@ class NeoxAttentionImpl : public torch::nn::Module {
 
 class NeoxMlpImpl : public torch::nn::Module {
  public:
-  explicit NeoxMlpImpl(const GptNeoxShape& s) : approximation_(s.tanh_gelu ? "tanh" : "none") {
+  explicit NeoxMlpImpl(const GptNeoxShape& s) : tanh_gelu_(s.tanh_gelu) {
     dense_h_to_4h_ = register_module("dense_h_to_4h", Linear(s.width, s.mlp_width, true));
     dense_4h_to_h_ = register_module("dense_4h_to_h", Linear(s.mlp_width, s.width, true));
   }
 
   torch::Tensor forward(const torch::Tensor& x) {
-    return dense_4h_to_h_->forward(torch::gelu(dense_h_to_4h_->forward(x), approximation_));
+    const auto inner = dense_h_to_4h_->forward(x);
+    return dense_4h_to_h_->forward(tanh_gelu_ ? detail::tanh_gelu(inner) : torch::gelu(inner));
   }
 
  private:
-  const char* approximation_;
+  bool tanh_gelu_;
   Linear dense_h_to_4h_{nullptr}, dense_4h_to_h_{nullptr};
 };
 

@@ -4,7 +4,8 @@
 namespace zero::tool {
 
 /// From now on the first SIGINT, SIGTERM or SIGHUP is only noted; the next one ends the program at once.
-/// SIGUSR1 is noted each time. A limit on file sizes gives an error where it is met instead of ending the program.
+/// SIGUSR1 is noted each time. A limit on file sizes gives an error where it is met instead of ending the
+/// program.
 void watch_stop_signals();
 
 /// The signal that came, or 0.

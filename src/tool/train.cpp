@@ -1,6 +1,7 @@
 // zero train CONFIG
 #include "zero/train.h"
 
+#include <filesystem>
 #include <iostream>
 
 #include "ranks.h"
@@ -9,6 +10,7 @@
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
+#include "zero/error.h"
 #include "zero/hf_model.h"
 #include "zero/trace_file.h"
 
@@ -90,6 +92,11 @@ int run_train(int argc, char** argv) {
   options.resume = arguments.resume;
   options.overwrite = arguments.overwrite;
   if (ranks.must_check()) {
+    if (!arguments.trace.empty()) {
+      const auto folder = std::filesystem::absolute(arguments.trace).parent_path();
+      require(std::filesystem::is_directory(folder), ErrorKind::Config, "--trace",
+              folder.string() + " is not a directory", "make it, or name another file");
+    }
     if (ranks.is_first())
       for (const std::string& note : config.origin.notes) std::cerr << "zero: note: " << note << "\n";
     mesh_options_of(config);

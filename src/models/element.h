@@ -1,0 +1,45 @@
+#pragma once
+// Elements of fp32 and bf16 for loops of our own, and the exponential they share.
+
+#include <bit>
+#include <cstdint>
+
+#include "base/vector_versions.h"
+
+namespace zero::detail {
+
+/// An element of bf16, by its bits.
+struct Bf16 {
+  uint16_t bits;
+};
+
+ZERO_INLINE float to_float(float x) { return x; }
+ZERO_INLINE float to_float(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+
+/// To nearest, ties to even; a NaN stays one.
+ZERO_INLINE void store(float& to, float x) { to = x; }
+ZERO_INLINE void store(Bf16& to, float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  to.bits = static_cast<uint16_t>(x != x ? 0x7fc0 : rounded);
+}
+
+/// exp(x) for x <= 0 to about 2e-7 relative; below -87 it is 0. Cephes' reduction and polynomial (expf).
+ZERO_INLINE float exp_of(float x) {
+  const float inside = x < -87.0F ? -87.0F : x;
+  const float shifted = inside * 1.44269504F + 12582912.0F;  // rounds to an integer in the low bits
+  const float n = shifted - 12582912.0F;
+  const float r = inside - n * 0.693359375F - n * -2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * r * r + r + 1.0F;
+  const auto power = static_cast<uint32_t>(std::bit_cast<int32_t>(shifted) - 0x4b400000 + 127) << 23;
+  const float result = p * std::bit_cast<float>(power);
+  return x < -87.0F ? 0.0F : result;
+}
+
+}  // namespace zero::detail
