@@ -18,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-constexpr int64_t kReadBytes = int64_t{8} << 20;  // at a time; the next ones are fetched meanwhile
+constexpr int64_t kReadBytes = int64_t{1} << 20;   // at a time
+constexpr int64_t kAheadBytes = int64_t{8} << 20;  // that the system fetches meanwhile
 static_assert(kReadBytes % kChecksumBytes == 0);
 
 /// One piece of one tensor.
@@ -147,13 +148,15 @@ void CheckpointReader::State::require_good(const std::optional<DamagedPiece>& da
 // Bytes [from, to) of a piece. Whole blocks go straight to their place, others by way of `block`.
 void CheckpointReader::State::read_piece(const PieceOf& of, int64_t from, int64_t to, std::byte* out) const {
   File file = open(of.piece.file);
+  file.read_ahead(of.piece.offset_bytes + from, std::min(kAheadBytes, to - from));
   std::vector<std::byte> block;
   for (int64_t at = from; at < to;) {
     int64_t begin = at / kChecksumBytes * kChecksumBytes, end = std::min(begin + kChecksumBytes, of.bytes);
     std::byte* target = out + (at - from);
     if (at == begin && end <= to) {
       end = std::min(to == of.bytes ? to : to / kChecksumBytes * kChecksumBytes, begin + kReadBytes);
-      if (end < to) file.read_ahead(of.piece.offset_bytes + end, std::min(kReadBytes, to - end));
+      if (at + kAheadBytes < to)
+        file.read_ahead(of.piece.offset_bytes + at + kAheadBytes, std::min(end - at, to - at - kAheadBytes));
       std::span<std::byte> whole(target, static_cast<size_t>(end - begin));
       read_at(file, of.piece.offset_bytes + begin, whole);
       require_good(check_blocks(of, begin, whole));
@@ -175,7 +178,7 @@ std::optional<DamagedPiece> CheckpointReader::State::check_piece(const PieceOf& 
   for (int64_t begin = 0; begin < of.bytes; begin += kReadBytes) {
     auto part = buffer.first(static_cast<size_t>(std::min(kReadBytes, of.bytes - begin)));
     // Beyond the piece, too: the next one lies there.
-    file.read_ahead(of.piece.offset_bytes + begin + kReadBytes, kReadBytes);
+    file.read_ahead(of.piece.offset_bytes + begin, kAheadBytes);
     read_at(file, of.piece.offset_bytes + begin, part);
     if (auto damage = check_blocks(of, begin, part)) return damage;
   }
@@ -197,6 +200,19 @@ const std::string& CheckpointReader::metadata() const { return state_->index.met
 int64_t CheckpointReader::step() const { return state_->index.step; }
 int64_t CheckpointReader::bytes_read() const { return state_->bytes_read; }
 const std::map<std::string, int64_t>& CheckpointReader::files() const { return state_->index.files; }
+
+void CheckpointReader::prefetch(const std::string& name, int64_t begin, int64_t numel) const noexcept try {
+  const StoredTensor& tensor = state_->index.tensors.at(name);
+  const int64_t item = itemsize(tensor.dtype);
+  for (const StoredPiece& piece : tensor.pieces) {
+    int64_t from = std::max(begin, piece.begin), to = std::min(begin + numel, piece.begin + piece.numel);
+    if (from < to)
+      state_->open(piece.file)
+          .read_ahead(piece.offset_bytes + (from - piece.begin) * item, (to - from) * item);
+  }
+} catch (...) {
+  // Whatever is wrong, read() says it.
+}
 
 void CheckpointReader::read(const std::string& name, int64_t begin, int64_t numel, void* out) const {
   std::string place = state_->directory.string() + ": tensor " + in_quotes(name);

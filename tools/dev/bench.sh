@@ -7,7 +7,7 @@ build_benchmarks() {
   need_packages libbenchmark-dev
   set_up
   cmake -S "$ROOT" -B "$ROOT/build/$PRESET" -DZERO_BUILD_BENCHMARKS=ON >/dev/null || die "CMake could not add the benchmarks"
-  build zero_tool optimizer_bench dispatch_bench collectives_bench
+  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench
 }
 
 # The peers in a virtual environment of their own: PyTorch for Python and DeepSpeed, whose kernels need g++ and ninja.
@@ -39,6 +39,9 @@ record_benchmark() {
 do_bench() {
   build_benchmarks
   record_benchmark optimizer "$ROOT/build/$PRESET/bench/optimizer_bench"
+  say checkpoint
+  "$ROOT/build/$PRESET/bench/checkpoint_bench" "$ROOT/build" >"$ROOT/build/checkpoint.jsonl" || die "checkpoint failed, see above"
+  python3 "$ROOT/bench/keep.py" "$ROOT/build/checkpoint.jsonl" "$ROOT/bench/results/checkpoint.json" "./dev bench"
   record_benchmark dispatch "$ROOT/build/$PRESET/bench/dispatch_bench"
   record_benchmark collectives "$ROOT/build/$PRESET/zero" launch --ranks 2 -- "$ROOT/build/$PRESET/bench/collectives_bench"
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$ROOT/bench/results/ours" --said "./dev bench $*" "$@"
