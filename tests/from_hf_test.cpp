@@ -219,6 +219,28 @@ TEST_F(FromHf, OnlyAdaptersChangeAndPeftFindsThem) {
   }
 }
 
+// A checkpoint of adapters alone: resumed and loaded, it takes the rest from the directory, and only from
+// that one.
+TEST_F(FromHf, WhatACheckpointLeavesOutComesFromTheDirectory) {
+  const auto model_directory = directory_of("llama");
+  std::vector<std::string> overrides{"lora.rank=2", "lora.targets=[\"*.q_proj\"]", "run.steps=4"};
+  train_on(2, config(model_directory, 2, overrides, "whole"));
+  overrides.push_back("checkpoint.trainable_only=true");
+  overrides.push_back("checkpoint.interval_steps=2");
+  overrides.push_back("checkpoint.keep_last=0");
+  train_on(2, config(model_directory, 2, overrides, "parts"));
+  const auto half = small_.path() / "parts/checkpoints/step-00000002";
+  train_on(2, config(model_directory, 2, overrides, "resumed"), {.resume = half.string()});
+  const auto whole = load_model(find_model(small_.path() / "whole"));
+  for (const char* run : {"parts", "resumed"}) {
+    const auto loaded = load_model(find_model(small_.path() / run));
+    for (const auto& p : loaded->named_parameters())
+      EXPECT_TRUE(at::equal(p.value(), whole->named_parameters()[p.key()])) << run << " " << p.key();
+  }
+  directory_of("llama", [](std::vector<FileTensor>& tensors) { tensors[3].bytes[0] ^= 1; });
+  EXPECT_ERROR(load_model(find_model(small_.path() / "parts")), Config, "is not the one that");
+}
+
 TEST_F(FromHf, OnlyTheNamedParametersAreTrained) {
   const auto model_directory = directory_of("neox");
   train_on(2, config(model_directory, 2, {"trainable=[\"*.dense.*\"]", "frozen=[\"gpt_neox.layers.0.*\"]"}));

@@ -19,20 +19,23 @@ uint64_t term_of(uint64_t place, uint64_t bits) {
   return x ^ x >> 31;
 }
 
-uint64_t fingerprint_of(const Part& part) {
-  const at::Tensor values = part.values.cpu().contiguous();
+// Of elements from `begin` on.
+uint64_t fingerprint_of(const at::Tensor& part, int64_t begin) {
+  const at::Tensor values = part.cpu().contiguous();
   const auto* bytes = static_cast<const char*>(values.const_data_ptr());
   const auto width = static_cast<size_t>(values.element_size());
   uint64_t sum = 0;
   for (int64_t i = 0; i < values.numel(); ++i) {
     uint64_t bits = 0;
     std::memcpy(&bits, bytes + static_cast<size_t>(i) * width, width);
-    sum += term_of(static_cast<uint64_t>(part.begin + i), bits);
+    sum += term_of(static_cast<uint64_t>(begin + i), bits);
   }
   return sum;
 }
 
 }  // namespace
+
+uint64_t frozen_fingerprint(const at::Tensor& values) { return fingerprint_of(values, 0); }
 
 bool is_frozen(const EngineState& state, const std::string& part_name) {
   if (!part_name.starts_with(kModelPrefix)) return false;
@@ -47,7 +50,8 @@ std::map<std::string, uint64_t> frozen_fingerprints(EngineState& state) {
     if (is_frozen(state, std::string(kModelPrefix) + name)) sums[name] = 0;
   if (sums.empty()) return sums;
   for (const Part& part : parts_of(state, /*share_among_replicas=*/true))
-    if (is_frozen(state, part.name)) sums[part.name.substr(kModelPrefix.size())] += fingerprint_of(part);
+    if (is_frozen(state, part.name))
+      sums[part.name.substr(kModelPrefix.size())] += fingerprint_of(part.values, part.begin);
 
   std::string mine;
   for (const auto& [name, sum] : sums) mine.append(reinterpret_cast<const char*>(&sum), sizeof sum);

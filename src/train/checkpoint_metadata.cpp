@@ -32,6 +32,7 @@ std::string to_text(const CheckpointMetadata& metadata) {
 }
 
 std::string origin_of_frozen(const Config& config) {
+  if (!config.model.from.empty()) return "the model directory " + config.model.from;
   return "the initial values of model.seed " + std::to_string(config.model.seed);
 }
 

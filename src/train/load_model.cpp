@@ -4,11 +4,14 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "checkpoint/index.h"
+#include "checkpoint/json.h"
+#include "engine/frozen.h"
 #include "hf/model_directory.h"
 #include "train/checkpoint_metadata.h"
 #include "train/file_values.h"
@@ -134,17 +137,45 @@ SavedModel model_directory(const fs::path& directory) {
   return saved;
 }
 
-void read_values(LanguageModel& model, const SavedModel& saved) {
+void read_from_files(const InitialValues& values, const std::string& name, const at::Tensor& parameter) {
   constexpr int64_t kPieceNumel = 1 << 18;
-  const auto values = training::file_values_of(saved.config);
-  const at::Tensor buffer = at::empty({kPieceNumel}, at::kFloat);
+  const at::Tensor flat = parameter.view({-1}), buffer = at::empty({kPieceNumel}, at::kFloat);
+  for (int64_t begin = 0; begin < flat.numel(); begin += kPieceNumel) {
+    const at::Tensor piece = buffer.narrow(0, 0, std::min(kPieceNumel, flat.numel() - begin));
+    values.read(name, begin, piece);
+    flat.narrow(0, begin, piece.numel()).copy_(piece);
+  }
+}
+
+// The frozen parameters that a checkpoint leaves out, with what they must be; see engine/frozen.h.
+std::map<std::string, uint64_t> left_out_of(const CheckpointReader& reader, const std::string& place) {
+  const checkpoint::Json about = checkpoint::parse_object(reader.metadata(), place);
+  const checkpoint::Json engine = about.value("engine", checkpoint::Json::object());
+  std::map<std::string, uint64_t> frozen;
+  if (!engine.is_object() || !engine.contains("frozen_from")) return frozen;
+  const auto& stored = checkpoint::member(engine, "frozen", checkpoint::Json::value_t::object, place);
+  for (const auto& [name, fingerprint] : stored.items())
+    frozen[name] = checkpoint::hex_value(fingerprint, "frozen", place);
+  return frozen;
+}
+
+// What a checkpoint leaves out comes from the directory that training began with, if it began with one.
+void read_left_out(LanguageModel& model, const SavedModel& saved,
+                   const std::map<std::string, uint64_t>& left_out) {
+  if (left_out.empty()) return;
+  require(!saved.config.model.from.empty(), ErrorKind::Unsupported, saved.checkpoint.string(),
+          "it leaves out frozen parameters that were drawn, not read from a model directory",
+          "train with checkpoint.trainable_only false");
+  Config config = saved.config;
+  config.lora.from.clear();  // adapters are in the checkpoint
+  const auto values = training::file_values_of(config);
   for (const auto& parameter : model.named_parameters()) {
-    at::Tensor flat = parameter.value().view({-1});
-    for (int64_t begin = 0; begin < flat.numel(); begin += kPieceNumel) {
-      const at::Tensor piece = buffer.narrow(0, 0, std::min(kPieceNumel, flat.numel() - begin));
-      values->read(parameter.key(), begin, piece);
-      flat.narrow(0, begin, piece.numel()).copy_(piece);
-    }
+    const auto expected = left_out.find(parameter.key());
+    if (expected == left_out.end()) continue;
+    read_from_files(*values, parameter.key(), parameter.value());
+    require(detail::frozen_fingerprint(parameter.value()) == expected->second, ErrorKind::Config,
+            config.model.from,
+            parameter.key() + " is not the one that " + saved.checkpoint.string() + " was trained with");
   }
 }
 
@@ -175,19 +206,24 @@ std::shared_ptr<LanguageModel> load_model(const SavedModel& saved, at::ScalarTyp
   for (auto& parameter : model->named_parameters())
     parameter.value().set_data(at::empty(parameter.value().sizes(), dtype));
   if (saved.hugging_face) {
-    read_values(*model, saved);
+    const auto values = training::file_values_of(saved.config);
+    for (const auto& parameter : model->named_parameters())
+      read_from_files(*values, parameter.key(), parameter.value());
     return model;
   }
   const CheckpointReader reader(saved.checkpoint);
   const std::string place = saved.checkpoint.string();
+  const std::map<std::string, uint64_t> left_out = left_out_of(reader, place);
   std::set<std::string> names;
   for (const auto& parameter : model->named_parameters()) {
+    if (left_out.contains(parameter.key())) continue;
     check_parameter(reader, place, parameter.key(), parameter.value());
     names.insert(parameter.key());
   }
   check_nothing_else(reader, place, names);
   for (const auto& parameter : model->named_parameters())
-    read_parameter(reader, place, parameter.key(), parameter.value());
+    if (names.contains(parameter.key())) read_parameter(reader, place, parameter.key(), parameter.value());
+  read_left_out(*model, saved, left_out);
   return model;
 }
 

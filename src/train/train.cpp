@@ -68,12 +68,14 @@ std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
   return model;
 }
 
-// Nothing where the run goes on from a checkpoint.
+// Nothing where the run goes on from a checkpoint that holds everything.
 std::shared_ptr<const InitialValues> open_values_together(const Config& config, const Mesh& mesh,
                                                           const fs::path& checkpoint) {
   std::shared_ptr<const InitialValues> values;
   training::together(mesh, "model", [&] {
-    if (checkpoint.empty()) values = training::file_values_of(config);
+    const bool needed =
+        checkpoint.empty() || training::read_metadata(checkpoint).config.checkpoint.trainable_only;
+    if (needed) values = training::file_values_of(config);
   });
   return values;
 }
