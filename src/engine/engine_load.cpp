@@ -122,11 +122,26 @@ Sources find_sources(EngineState& state, const CheckpointReader& reader, const S
   return sources;
 }
 
+// In order, with the next ones under way.
+void read_parts(const CheckpointReader& reader, const std::vector<Part>& parts) {
+  constexpr int64_t kAheadBytes = int64_t{16} << 20;
+  int64_t ahead = 0;
+  size_t next = 0;
+  for (const Part& part : parts) {
+    for (; next < parts.size() && ahead < kAheadBytes; ++next) {
+      reader.prefetch(parts[next].name, parts[next].begin, parts[next].values.numel());
+      ahead += static_cast<int64_t>(parts[next].values.nbytes());
+    }
+    read_into(reader, part.name, part.begin, part.values);
+    ahead -= static_cast<int64_t>(part.values.nbytes());
+  }
+}
+
 void read_all_values(EngineState& state, const CheckpointReader& reader, const Saved& saved,
                      const Sources& sources) {
   ShardedModel& model = state.model;
   model.optimizer->set_parameter_steps(saved.parameter_steps);
-  for (const Part& part : sources.parts) read_into(reader, part.name, part.begin, part.values);
+  read_parts(reader, sources.parts);
   for (const Unit& unit : model.units)
     if (unit.master.defined() && !unit.master.is_alias_of(unit.shard)) unit.shard.copy_(unit.master);
   for (size_t i = 0; i < model.buffers.size(); ++i)
