@@ -228,6 +228,13 @@ TEST_F(Consolidate, RefusesWhatItCannotDoBeforeItBegins) {
                Config, "not the tokenizer");
 }
 
+TEST_F(Consolidate, AdaptersAreNotDroppedInSilence) {
+  auto about = nlohmann::json::parse(metadata());
+  about["user"]["config"]["lora"] = {{"rank", 2}, {"targets", {"*.c_attn"}}};
+  const fs::path adapted = save(folder_.path() / "adapted", 1, tensors_, 2, 0, about.dump());
+  EXPECT_ERROR(consolidate(adapted, out()), Unsupported, "it holds adapters");
+}
+
 TEST_F(Consolidate, APartOfAModelIsRefused) {
   const fs::path part =
       save(folder_.path() / "part", 1, tensors_, 2, 0, R"({"engine": {"frozen_from": "base"}})");

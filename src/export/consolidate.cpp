@@ -181,6 +181,9 @@ Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const 
   const std::vector<ExportedTensor> tensors = tensors_of(reader, origin ? &*origin : nullptr, options);
   require(!tensors.empty(), ErrorKind::Config, checkpoint.string(), "it holds no parameters");
   require_whole(reader, checkpoint.string());
+  require(!origin || origin->config.lora.rank == 0, ErrorKind::Unsupported, checkpoint.string(),
+          "it holds adapters (lora), which are not merged into the model",
+          "use the adapter beside model.from");
 
   const std::optional<fs::path> tokenizer_path = origin ? tokenizer_of(*origin, options) : std::nullopt;
   std::optional<int64_t> end_token;
