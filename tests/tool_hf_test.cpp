@@ -108,6 +108,11 @@ TEST_F(ToolHf, PlansTrainsEvaluatesAndGenerates) {
   const json after = json::parse(good({"eval", "run", "--data", "eval.tokens", "--json"}));
   EXPECT_NEAR(after.at("loss").get<double>(), before.at("loss").get<double>(), 1e-5);
   EXPECT_EQ(good({"generate", "run", "--prompt", "Line 7", "--tokens", "30", "--temperature", "0"}), text);
+  // And out again: a directory like the one it came from.
+  good({"consolidate", "run", "out"});
+  const json again =
+      json::parse(good({"eval", "out", "--data", "eval.tokens", "--sequence-length", "12", "--json"}));
+  EXPECT_NEAR(again.at("loss").get<double>(), before.at("loss").get<double>(), 1e-6);
 }
 
 TEST_F(ToolHf, FineTunesAdapters) {
@@ -120,6 +125,8 @@ TEST_F(ToolHf, FineTunesAdapters) {
   EXPECT_EQ(config.at("target_modules").size(), 4u);
   EXPECT_TRUE(fs::exists(folder_.path() / "run/adapter/adapter_model.safetensors"));
   good({"eval", "run", "--data", "eval.tokens"});
+  bad({"consolidate", "run", "out"}, "low-rank adapters");
+  EXPECT_FALSE(fs::exists(folder_.path() / "out"));
 }
 
 TEST_F(ToolHf, SaysWhatIsWrong) {

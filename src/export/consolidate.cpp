@@ -56,6 +56,13 @@ void require_whole(const CheckpointReader& reader, const std::string& place) {
           "consolidate a checkpoint that was saved without checkpoint.trainable_only");
 }
 
+// Readers would take the adapters for strangers, and the model beneath them for the trained one.
+void require_no_adapters(const Origin& origin, const std::string& place) {
+  require(origin.config.lora.rank == 0, ErrorKind::Unsupported, place,
+          "it holds low-rank adapters beside the model, which are not merged into it",
+          "load the model with PEFT, from the run's directory adapter/");
+}
+
 Dtype exported_dtype(Dtype stored, const ConsolidateOptions& options) {
   return options.dtype && exporting::is_convertible(stored, *options.dtype) ? *options.dtype : stored;
 }
@@ -181,9 +188,7 @@ Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const 
   const std::vector<ExportedTensor> tensors = tensors_of(reader, origin ? &*origin : nullptr, options);
   require(!tensors.empty(), ErrorKind::Config, checkpoint.string(), "it holds no parameters");
   require_whole(reader, checkpoint.string());
-  require(!origin || origin->config.lora.rank == 0, ErrorKind::Unsupported, checkpoint.string(),
-          "it holds adapters (lora), which are not merged into the model",
-          "use the adapter beside model.from");
+  if (origin) require_no_adapters(*origin, checkpoint.string());
 
   const std::optional<fs::path> tokenizer_path = origin ? tokenizer_of(*origin, options) : std::nullopt;
   std::optional<int64_t> end_token;
