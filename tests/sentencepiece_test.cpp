@@ -74,5 +74,28 @@ TEST(SentencePiece, RefusesFilesThatAreNone) {
   EXPECT_ERROR(Tokenizer::load(folder.path() / "none.model"), Io, "none.model");
 }
 
+// A damaged model is an error or another model, never a crash.
+TEST(SentencePiece, SurvivesDamage) {
+  const testing::TemporaryDirectory folder;
+  const std::string model = read_bytes(kFolder + "unigram.model");
+  int refused = 0;
+  uint32_t state = 1;
+  for (int i = 0; i < 400; ++i) {
+    std::string damaged = model;
+    for (int flips = 0; flips <= i % 3; ++flips) {
+      state = state * 1664525 + 1013904223;
+      damaged[(state >> 8) % damaged.size()] ^= static_cast<char>(1 << (state >> 5) % 8);
+    }
+    try {
+      Tokenizer::load(folder.write("damaged.model", damaged))
+          .encode("The clocks were striking 13. \xf0\x9f\x98\x80");
+    } catch (const Error& error) {
+      EXPECT_EQ(to_string(error.kind()), to_string(ErrorKind::Corrupt)) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 10);
+}
+
 }  // namespace
 }  // namespace zero
