@@ -155,8 +155,10 @@ TEST_F(Consolidate, MakesAModelDirectory) {
   EXPECT_EQ(made.step, 5);
   EXPECT_EQ(made.tensors, 4);
   EXPECT_EQ(made.bytes, (300 * 8 + 16 * 8 + 8 + 8) * 4);
-  EXPECT_EQ(made.files, (Names{"config.json", "tokenizer.json", "model.safetensors"}));
-  EXPECT_EQ(names_in(out()), (Names{"config.json", "model.safetensors", "tokenizer.json"}));
+  EXPECT_EQ(made.files,
+            (Names{"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}));
+  EXPECT_EQ(names_in(out()),
+            (Names{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}));
   const auto config = nlohmann::json::parse(read_bytes(out() / "config.json"));
   EXPECT_EQ(config["model_type"], "gpt2");
   EXPECT_EQ(config["n_embd"], 8);
@@ -171,7 +173,7 @@ TEST_F(Consolidate, MakesAModelDirectory) {
 
 TEST_F(Consolidate, ConvertsAndSplits) {
   const Consolidated made = consolidate(checkpoint_, out(), {.dtype = Dtype::bf16, .most_file_bytes = 280});
-  EXPECT_EQ(made.files.size(), 2u + 3u + 1u);
+  EXPECT_EQ(made.files.size(), 1u + 2u + 3u + 1u);  // configuration, tokenizer, weights, index
   EXPECT_EQ(nlohmann::json::parse(read_bytes(out() / "config.json"))["torch_dtype"], "bfloat16");
   const hf::Weights weights(out());
   EXPECT_EQ(weights.find("transformer.wte.weight")->dtype, Dtype::bf16);
@@ -184,7 +186,8 @@ TEST_F(Consolidate, ConvertsAndSplits) {
 TEST_F(Consolidate, PytorchFilesAreNamedAsTransformersDoes) {
   ConsolidateOptions options{.format = ConsolidateOptions::Format::Pytorch};
   consolidate(checkpoint_, out(), options);
-  EXPECT_EQ(names_in(out()), (Names{"config.json", "pytorch_model.bin", "tokenizer.json"}));
+  EXPECT_EQ(names_in(out()),
+            (Names{"config.json", "pytorch_model.bin", "tokenizer.json", "tokenizer_config.json"}));
   options.most_file_bytes = 600;
   const Consolidated made = consolidate(checkpoint_, folder_.path() / "split", options);
   const auto index = nlohmann::json::parse(read_bytes(folder_.path() / "split/pytorch_model.bin.index.json"));
@@ -232,7 +235,7 @@ TEST_F(Consolidate, AdaptersAreNotDroppedInSilence) {
   auto about = nlohmann::json::parse(metadata());
   about["user"]["config"]["lora"] = {{"rank", 2}, {"targets", {"*.c_attn"}}};
   const fs::path adapted = save(folder_.path() / "adapted", 1, tensors_, 2, 0, about.dump());
-  EXPECT_ERROR(consolidate(adapted, out()), Unsupported, "it holds adapters");
+  EXPECT_ERROR(consolidate(adapted, out()), Unsupported, "it holds low-rank adapters");
 }
 
 TEST_F(Consolidate, APartOfAModelIsRefused) {

@@ -22,10 +22,10 @@ struct ConsolidateOptions {
 };
 
 struct Consolidated {
-  std::vector<std::string> files;  // in the output directory
-  int64_t tensors = 0, bytes = 0;  // of the model
-  int64_t step = 0;                // of the checkpoint
-  bool is_model = false;           // false: weights alone, under their own names, for want of a configuration
+  std::vector<std::string> files = {};  // in the output directory
+  int64_t tensors = 0, bytes = 0;       // of the model
+  int64_t step = 0;                     // of the checkpoint
+  bool is_model = false;  // false: weights alone, under their own names, for want of a configuration
 };
 
 /// Makes the directory `out`, which must be absent or empty, from one checkpoint. It appears whole or not at

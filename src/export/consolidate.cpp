@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <system_error>
 
 #include "checkpoint/directory.h"
@@ -146,16 +147,28 @@ class Output {
   bool published_ = false;
 };
 
+// transformers guesses the class from config.json, which says nothing of a tokenizer that comes from
+// elsewhere.
+std::string tokenizer_class(const std::set<std::string>& files) {
+  if (files.contains("tokenizer.json")) return "PreTrainedTokenizerFast";
+  return files.contains("tokenizer.model") ? "LlamaTokenizer" : "GPT2Tokenizer";
+}
+
 void copy_tokenizer(const fs::path& from, Output& out) {
   constexpr int64_t kMostBytes = int64_t{1} << 30;
   const bool is_directory = fs::is_directory(from);
+  std::set<std::string> copied;
   for (const char* name : kTokenizerFiles) {
     const fs::path file = is_directory ? from / name : from;
     std::error_code ignored;
     if (!fs::is_regular_file(file, ignored) || file.filename() != name) continue;
     // What a directory of Hugging Face's cache holds are links.
     checkpoint::write_text(out.file(name), checkpoint::read_text(fs::canonical(file), kMostBytes));
+    copied.insert(name);
   }
+  if (!copied.contains("tokenizer_config.json"))
+    checkpoint::write_text(out.file("tokenizer_config.json"),
+                           "{\"tokenizer_class\": \"" + tokenizer_class(copied) + "\"}\n");
 }
 
 void write_weights(const CheckpointReader& reader, std::span<const ExportedTensor> tensors,
