@@ -1,9 +1,9 @@
 """Tables and plots of what steps.py and the microbenchmarks wrote.
 
-usage: report.py [--results DIR] [--readme FILE]
+usage: report.py [--results DIR] [--into FILE]...
 
-Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. --readme puts the tables between
-the marks `<!-- bench SET -->` and `<!-- end -->` of a file.
+Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. --into puts what a file has marks
+for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam or dispatch.
 """
 import argparse
 import glob
@@ -41,6 +41,9 @@ class Steps:
         theirs = {run["repeat"]: run["step_s"] for run in self.runs[other]}
         return statistics.median(ours[r] / theirs[r] for r in sorted(ours.keys() & theirs.keys()))
 
+    def fastest(self, case):
+        return min(run["step_s_min"] for run in self.runs[case])
+
     def has(self, *cases):
         return all(case in self.runs for case in cases)
 
@@ -51,7 +54,7 @@ def about(steps):
     rounds = len({run["repeat"] for run in steps.record["runs"]})
     return (f"{where['processor']} ({units}), {where['cores']} cores, {where['memory_gib']} GiB; "
             f"{rounds} rounds of all cases in alternation, median of each; "
-            f"`{steps.record['command']}`, {steps.record['date']}, {steps.record['commit']}")
+            f"`{steps.record['command']}`")
 
 
 def table(steps):
@@ -90,7 +93,8 @@ def floor_rows(steps, folder):
             ratio = statistics.median(run["step_s"] / floors[run["repeat"]] for run in steps.runs[case] if run["repeat"] in floors)
             most = "1.12" if kind else ""
             verdict = "" if not kind else "holds" if ratio <= 1.12 else "MISSED"
-            lines.append(f"| {case} | {alone} + Adam at memory speed ({adam:.3f} s) | {ratio:.3f} | {most} | {verdict} |")
+            fastest = steps.fastest(case) / (steps.fastest(alone) + adam)
+            lines.append(f"| {case} | {alone} + Adam at memory speed ({adam:.3f} s) | {ratio:.3f} | {fastest:.3f} | {most} | {verdict} |")
     return lines
 
 
@@ -114,20 +118,21 @@ def aims(set_name):
 
 
 def ratios(steps, folder):
-    lines = ["| step of | over that of | ratio | at most | |", "|---|---|---|---|---|", *floor_rows(steps, folder)]
+    lines = ["| step of | over that of | ratio | of the fastest steps | at most | |", "|---|---|---|---|---|---|", *floor_rows(steps, folder)]
     for _, case, other, most in aims(steps.name):
         if not steps.has(case, other):
             continue
         ratio = steps.ratio(case, other)
         verdict = "" if most is None else "holds" if ratio <= most else "MISSED"
-        lines.append(f"| {case} | {other} | {ratio:.3f} | {'' if most is None else format(most, '.3g')} | {verdict} |")
+        fastest = steps.fastest(case) / steps.fastest(other)
+        lines.append(f"| {case} | {other} | {ratio:.3f} | {fastest:.3f} | {'' if most is None else format(most, '.3g')} | {verdict} |")
     peers = [c for c in ("FSDP2 reshard", "DeepSpeed ZeRO-3") if steps.has(c)]
     if peers:
         best = min(steps.largest(c, "peak_rss_mib") for c in peers)
         for case in ("zero.cpp plain stage 3", "zero.cpp stage 3"):
             if steps.has(case):
                 ratio = steps.largest(case, "peak_rss_mib") / best
-                lines.append(f"| {case}: peak resident | best peer's stage 3 | {ratio:.3f} | 0.5 | {'holds' if ratio <= 0.5 else 'MISSED'} |")
+                lines.append(f"| {case}: peak resident | best peer's stage 3 | {ratio:.3f} | | 0.5 | {'holds' if ratio <= 0.5 else 'MISSED'} |")
     return "\n".join(lines)
 
 
@@ -150,10 +155,10 @@ def put_between_marks(path, name, text):
 
 def short_table(steps):
     """For the README."""
-    lines = ["| | s a step | tokens/s | peak MiB a rank | s from the command to the first step |", "|---|---|---|---|---|"]
+    lines = ["| | s a step | fastest | tokens/s | peak MiB a rank | s from the command to the first step |", "|---|---|---|---|---|---|"]
     for case, runs in steps.runs.items():
         tokens = statistics.median(run["tokens_per_s"] for run in runs)
-        lines.append(f"| {case} | {steps.median(case):.2f} | {tokens:.0f} | {steps.largest(case, 'peak_rss_mib')} | "
+        lines.append(f"| {case} | {steps.median(case):.2f} | {steps.fastest(case):.2f} | {tokens:.0f} | {steps.largest(case, 'peak_rss_mib')} | "
                      f"{steps.median(case, 'start_s'):.1f} |")
     return "\n".join(lines)
 
@@ -207,7 +212,7 @@ def dispatch(folder):
 def main():
     parser = argparse.ArgumentParser(prog="report.py")
     parser.add_argument("--results", default=os.path.join(HERE, "results"))
-    parser.add_argument("--readme", default="")
+    parser.add_argument("--into", action="append", default=[])
     arguments = parser.parse_args()
     paths = sorted(glob.glob(os.path.join(arguments.results, "steps-*.json")))
     if not paths:
@@ -216,13 +221,17 @@ def main():
     for path in paths:
         steps = Steps(path)
         text = f"{table(steps)}\n\n{about(steps)}"
-        print(f"## {steps.name}\n\n{text}\n\n{ratios(steps, arguments.results)}\n")
+        beside = ratios(steps, arguments.results)
+        print(f"## {steps.name}\n\n{text}\n\n{beside}\n")
         plot(steps, arguments.results)
-        if arguments.readme:
-            put_between_marks(arguments.readme, steps.name, f"{short_table(steps)}\n\n{about(steps)}")
+        for file in arguments.into:
+            put_between_marks(file, steps.name, f"{short_table(steps)}\n\n{about(steps)}")
+            put_between_marks(file, f"ratios-{steps.name}", beside)
     for make in (collectives, adam, dispatch):
         if text := make(arguments.results):
             print(text + "\n")
+            for file in arguments.into:
+                put_between_marks(file, make.__name__, text)
     return 0
 
 

@@ -66,5 +66,5 @@ do_peers() {
   need_peers
   [[ " $* " == *" --more "* ]] || peers_parts
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --peers "$PEERS" --said "./dev peers $*" "$@"
-  python3 "$ROOT/bench/report.py" --readme "$ROOT/README.md"
+  python3 "$ROOT/bench/report.py" --into "$ROOT/README.md" --into "$ROOT/docs/performance.md"
 }
