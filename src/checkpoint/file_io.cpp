@@ -173,7 +173,8 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
 }
 
 void sync_directory(const std::filesystem::path& directory) {
-  int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const char* path = directory.empty() ? "." : directory.c_str();
+  int descriptor = ::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) fail_errno(directory, "open");
   int result = ::fsync(descriptor);
   int error = errno;

@@ -86,7 +86,8 @@ std::string read_text(const std::filesystem::path& path, int64_t most_bytes);
 
 void write_text(const std::filesystem::path& path, std::string_view text);
 
-/// Forces a directory's entries to the disk.
+/// Forces a directory's entries to the disk. The parent_path() of a bare name, which is empty, is the current
+/// directory.
 void sync_directory(const std::filesystem::path& directory);
 
 /// Throws Io if the file system of `directory` has less than `bytes` free.

@@ -137,7 +137,7 @@ class Output {
     if (std::rename(path_.c_str(), target_.c_str()) != 0)
       checkpoint::fail_errno(path_, "rename to " + target_.string());
     published_ = true;
-    checkpoint::sync_directory(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+    checkpoint::sync_directory(target_.parent_path());
     return files_;
   }
 

@@ -23,7 +23,7 @@ void replace_file(const fs::path& path, std::string_view text) {
     fs::remove(temporary, ignored);
     throw;
   }
-  checkpoint::sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  checkpoint::sync_directory(path.parent_path());
 }
 
 fs::path set_aside(const fs::path& path) {
