@@ -14,6 +14,7 @@
 #include "models/tied_head.h"
 #include "support/expect_error.h"
 #include "support/golden_gpt2.h"
+#include "support/module_tree.h"
 
 namespace zero {
 namespace {
@@ -29,34 +30,8 @@ Gpt2 small_model(Gpt2Shape shape = kSmall) {
   return Gpt2(shape);
 }
 
-// The tree of a real module, as the plan would have it described.
-ModuleSpec spec_of(const torch::nn::Module& module, const std::string& name) {
-  ModuleSpec spec;
-  spec.name = name;
-  spec.is_list = module.as<torch::nn::ModuleList>() != nullptr;
-  const std::string prefix = name.empty() ? "" : name + ".";
-  for (const auto& p : module.named_parameters(/*recurse=*/false))
-    spec.parameters.push_back({.name = prefix + p.key(), .shape = p.value().sizes().vec()});
-  for (const auto& child : module.named_children())
-    spec.children.push_back(spec_of(*child.value(), prefix + child.key()));
-  return spec;
-}
-
-void expect_equal(const ModuleSpec& expected, const ModuleSpec& actual) {
-  EXPECT_EQ(actual.name, expected.name);
-  EXPECT_EQ(actual.is_list, expected.is_list) << expected.name;
-  ASSERT_EQ(actual.parameters.size(), expected.parameters.size()) << expected.name;
-  for (size_t i = 0; i < expected.parameters.size(); i++) {
-    EXPECT_EQ(actual.parameters[i].name, expected.parameters[i].name);
-    EXPECT_EQ(actual.parameters[i].shape, expected.parameters[i].shape) << expected.parameters[i].name;
-  }
-  ASSERT_EQ(actual.children.size(), expected.children.size()) << expected.name;
-  for (size_t i = 0; i < expected.children.size(); i++)
-    expect_equal(expected.children[i], actual.children[i]);
-}
-
 TEST(Gpt2, TreeEqualsTheSpec) {
-  expect_equal(gpt2_spec(kSmall), spec_of(*small_model(), ""));
+  testing::expect_equal(gpt2_spec(kSmall), testing::spec_of(*small_model(), ""));
   EXPECT_TRUE(small_model()->buffers().empty());
 }
 

@@ -9,6 +9,7 @@
 #include "hf/model_directory.h"
 #include "support/expect_error.h"
 #include "support/golden_gpt2.h"
+#include "support/module_tree.h"
 #include "support/safetensors_files.h"
 #include "support/temporary_directory.h"
 #include "zero/generate.h"
@@ -124,41 +125,16 @@ TEST(LanguageModels, LossAndGradientsEqualTransformers) {
   }
 }
 
-ModuleSpec tree_of(const torch::nn::Module& module, const std::string& name) {
-  ModuleSpec spec;
-  spec.name = name;
-  spec.is_list = module.as<torch::nn::ModuleList>() != nullptr;
-  const std::string prefix = name.empty() ? "" : name + ".";
-  for (const auto& p : module.named_parameters(/*recurse=*/false))
-    spec.parameters.push_back({.name = prefix + p.key(), .shape = p.value().sizes().vec()});
-  for (const auto& child : module.named_children())
-    spec.children.push_back(tree_of(*child.value(), prefix + child.key()));
-  return spec;
-}
-
-void expect_same_tree(const ModuleSpec& expected, const ModuleSpec& actual) {
-  EXPECT_EQ(actual.name, expected.name);
-  EXPECT_EQ(actual.is_list, expected.is_list) << expected.name;
-  ASSERT_EQ(actual.parameters.size(), expected.parameters.size()) << expected.name;
-  for (size_t i = 0; i < expected.parameters.size(); i++) {
-    EXPECT_EQ(actual.parameters[i].name, expected.parameters[i].name);
-    EXPECT_EQ(actual.parameters[i].shape, expected.parameters[i].shape) << expected.parameters[i].name;
-  }
-  ASSERT_EQ(actual.children.size(), expected.children.size()) << expected.name;
-  for (size_t i = 0; i < expected.children.size(); i++)
-    expect_same_tree(expected.children[i], actual.children[i]);
-}
-
 TEST(LanguageModels, TreesEqualThePlans) {
   for (const Json& record : records()) {
     Config config = GoldenModel(record).config();
     const auto model = make_language_model(shape_of(config));
-    expect_same_tree(model_spec(shape_of(config)), tree_of(*model, ""));
+    testing::expect_equal(model_spec(shape_of(config)), testing::spec_of(*model, ""));
     EXPECT_TRUE(model->buffers().empty());
     config.lora.rank = 3;
     config.lora.targets = {record.at("name").get<std::string>().starts_with("gpt2") ? "*.c_*" : "*.[dq]*"};
     EXPECT_GT(add_adapters(*model, config.lora), 1);
-    expect_same_tree(trained_spec(config), tree_of(*model, ""));
+    testing::expect_equal(trained_spec(config), testing::spec_of(*model, ""));
   }
 }
 
