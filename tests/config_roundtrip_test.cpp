@@ -58,6 +58,7 @@ void random_precision_and_zero(Dice& d, Config& c) {
   c.residency.budget_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 123456789});
   c.residency.prefetch_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 4096});
   c.residency.share = d.flip();
+  c.residency.split_master = d.flip();
   c.residency.group_numel = d.from(1, 1 << 30);
 }
 

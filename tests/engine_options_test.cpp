@@ -37,7 +37,8 @@ TEST(EngineOptions, CarriesEveryValue) {
   const EngineOptions options = options_of(R"("train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.5,
       "gradient_predivide_factor": 2, "bf16": {"enabled": true}, "communication_data_type": "bf16",
       "data_types": {"grad_accum_dtype": "bf16", "buffer_dtype": "fp32"}, "zero_optimization": {"stage": 3,
-      "reduce_bucket_size": 1000}, "residency": {"budget": "all", "prefetch": 0, "group_numel": 77},
+      "reduce_bucket_size": 1000}, "residency": {"budget": "all", "prefetch": 0, "group_numel": 77,
+      "split_master": false},
       "parallel": {"shard_group": 2})",
                                            4);
   EXPECT_EQ(options.stage, 3);
@@ -52,6 +53,7 @@ TEST(EngineOptions, CarriesEveryValue) {
   EXPECT_EQ(options.budget_bytes, kAllBytes);
   EXPECT_EQ(options.prefetch_bytes, 0);
   EXPECT_EQ(options.group_numel, 77);
+  EXPECT_FALSE(options.split_master);
   EXPECT_EQ(options.shard_group_ranks, 2);
   EXPECT_TRUE(options.overlap);
   EXPECT_FALSE(options_of(R"("zero_optimization": {"stage": 3, "overlap_comm": false})").overlap);

@@ -146,6 +146,9 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
                        "overlap and common memory off, eager construction, stage " + std::to_string(stage));
     }
     expect_same_bits(stages[3], stages[2], "stage 3 and 2");
+    zero::EngineOptions whole{.stage = 2, .dtype = dtype, .accumulation_steps = accumulation};
+    whole.split_master = false;
+    expect_near(engine_run(mesh, whole), stages[2], tolerance / 10, "whole masters");
     if (accumulation == 1) expect_same_bits(stages[1], stages[2], "stage 1 and 2");
 
     for (int64_t budget : {int64_t{0}, int64_t{3000}, int64_t{6000}, std::numeric_limits<int64_t>::max()}) {

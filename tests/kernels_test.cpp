@@ -38,6 +38,7 @@ float nasty_float(std::mt19937& random) {
 struct Memory {
   std::vector<float> master, first, second, gradient32, parameter32;
   std::vector<uint16_t> gradient16, parameter16;
+  std::vector<Remainder> remainder;
   size_t offset;
 
   Memory(size_t count, size_t offset, uint32_t seed, bool nasty) : offset(offset) {
@@ -53,6 +54,17 @@ struct Memory {
     for (auto& value : gradient16) value = nasty ? static_cast<uint16_t>(random()) : to_bf16(normal(random));
     parameter32.assign(total, -7.0F);
     parameter16.assign(total, 0x1234);
+    remainder.resize(total);
+    for (auto& value : remainder) value = static_cast<Remainder>(random());
+  }
+
+  /// Any master in two halves.
+  Buffers split_buffers(Element gradient, int states) {
+    Buffers b = buffers(gradient, Element::bf16, states);
+    for (size_t i = 0; i < parameter16.size(); ++i) parameter16[i] = to_bf16(master[i]);
+    b.master = nullptr;
+    b.remainder = remainder.data() + offset;
+    return b;
   }
 
   Buffers buffers(Element gradient, Element parameter, int states) {
@@ -87,6 +99,7 @@ void expect_same(const Memory& actual, const Memory& expected) {
   expect_same(actual.gradient32, expected.gradient32, "gradient");
   expect_same(actual.parameter32, expected.parameter32, "parameter");
   ASSERT_EQ(actual.parameter16, expected.parameter16);
+  ASSERT_EQ(actual.remainder, expected.remainder);
   ASSERT_EQ(actual.gradient16, expected.gradient16);
 }
 
@@ -104,10 +117,14 @@ void compare_variants(int states, Call call) {
       for (const Element parameter : kParameters) {
         for (size_t count = 0; count <= 70; ++count) {
           const size_t offset = count % 17;
-          const bool nasty = seed % 3 != 0;
+          const bool nasty = seed % 3 != 0, split = parameter == Element::bf16 && count % 2 == 1;
           Memory expected(count, offset, ++seed, nasty), actual = expected;
-          call(reference, expected.buffers(gradient, parameter, states), static_cast<int64_t>(count));
-          call(*variant, actual.buffers(gradient, parameter, states), static_cast<int64_t>(count));
+          const auto buffers = [&](Memory& memory) {
+            return split ? memory.split_buffers(gradient, states)
+                         : memory.buffers(gradient, parameter, states);
+          };
+          call(reference, buffers(expected), static_cast<int64_t>(count));
+          call(*variant, buffers(actual), static_cast<int64_t>(count));
           expect_same(actual, expected);
           if (testing::Test::HasFatalFailure()) {
             ADD_FAILURE() << "count " << count << ", gradient " << int(gradient) << ", parameter "
@@ -280,6 +297,52 @@ TEST(Conversions, RoundToNearestEven) {
   EXPECT_EQ(to_bf16(3.4e38F), 0x7f80);
   EXPECT_EQ(to_f16(-kInf), 0xfc00);
   EXPECT_EQ(to_bf16(-kInf), 0xff80);
+}
+
+// Whatever the fp32 value: the halves are the value, but for the one remainder that has no room.
+TEST(Conversions, TwoHalvesAreTheValue) {
+  const auto check = [](uint32_t bits) {
+    const float value = float_of(bits);
+    const uint16_t half = to_bf16(value);
+    const uint32_t joined = bits_of(join(half, remainder_of(value, half)));
+    if (std::isnan(value)) return joined == uint32_t{kBf16Nan} << 16;
+    const bool no_room = (bits & 0x1ffff) == 0x8000;  // half way above an even bf16
+    return joined == bits - (no_room ? 1 : 0) && to_bf16(float_of(joined)) == half;
+  };
+  for (uint32_t low = 0; low < 0x20000; ++low)
+    for (const uint32_t high :
+         {0U, 0x00800000U, 0x3f800000U, 0x3f820000U, 0x7f7e0000U, 0x80000000U, 0xbf7e0000U})
+      ASSERT_TRUE(check(high + low)) << std::hex << high + low;
+  std::mt19937 random(3);
+  for (int i = 0; i < 1 << 20; ++i) {
+    const auto bits = static_cast<uint32_t>(random());
+    ASSERT_TRUE(check(bits)) << std::hex << bits;
+  }
+  for (const uint32_t bits : {0x7f800000U, 0xff800000U, 0x7fffffffU, 0xffc00001U, 0x7f7fffffU})
+    ASSERT_TRUE(check(bits)) << std::hex << bits;
+}
+
+// The same step on a whole master and on its two halves.
+TEST(Kernels, SplitMastersTakeTheSameSteps) {
+  for (const KernelSet* set : available_kernels()) {
+    Memory whole(1000, 0, 11, false), split = whole;
+    for (size_t i = 0; i < whole.master.size(); ++i) {
+      const uint16_t half = to_bf16(whole.master[i]);
+      split.remainder[i] = remainder_of(whole.master[i], half);
+      whole.master[i] = join(half, split.remainder[i]);
+    }
+    const Buffers halves = split.split_buffers(Element::f32, 2);
+    for (int step = 0; step < 5; ++step) {
+      set->adam(whole.buffers(Element::f32, Element::bf16, 2), adam_scalars(true), 1000);
+      set->adam(halves, adam_scalars(true), 1000);
+    }
+    int differ = 0;
+    for (size_t i = 0; i < 1000; ++i) {
+      EXPECT_EQ(whole.parameter16[i], split.parameter16[i]) << i;
+      differ += bits_of(whole.master[i]) != bits_of(join(split.parameter16[i], split.remainder[i]));
+    }
+    EXPECT_LE(differ, 1) << "one value in 131072 moves by one unit in the last place";
+  }
 }
 
 }  // namespace

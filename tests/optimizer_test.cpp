@@ -8,7 +8,9 @@
 #include <torch/optim/sgd.h>
 
 #include <cmath>
+#include <limits>
 
+#include "optim/kernels/scalar.h"
 #include "optim/rule_optimizer.h"
 #include "support/expect_error.h"
 #include "support/optimizer_model.h"
@@ -148,6 +150,69 @@ TEST(Optimizer, KernelsAndOperatorsAgreeOnLion) {
   expect_executions_agree(Lion{.weight_decay = 0.1}, at::kBFloat16, at::kFloat);
 }
 
+// Two halves in place of a whole master change a value in 131072 by one unit in the last place.
+TEST(Optimizer, SplitMastersTakeTheSameSteps) {
+  for (const auto execution : {Execution::kernels, Execution::operators}) {
+    for (const RuleSpec& spec : {RuleSpec(AdamW{}), RuleSpec(Adam{.weight_decay = 0.1}),
+                                 RuleSpec(SGD{.momentum = 0.9}), RuleSpec(Lion{.weight_decay = 0.1})}) {
+      OptimizerModel whole(at::kBFloat16, at::kBFloat16), split(at::kBFloat16, at::kBFloat16);
+      split.split_masters();
+      RuleOptimizer expected(spec, {}, whole.shards, OptimizerModel::kParameters, execution);
+      RuleOptimizer actual(spec, {}, split.shards, OptimizerModel::kParameters, execution);
+      for (int step = 0; step < 5; ++step) {
+        whole.used[0] = split.used[0] = step != 1;
+        for (auto* model : {&whole, &split}) model->set_gradients(step, kScale);
+        expected.step(input_of(whole, 0.01));
+        actual.step(input_of(split, 0.01));
+        for (size_t s = 0; s < split.shards.size(); ++s) {
+          const at::Tensor masters = OptimizerModel::masters(split.shards[s]);
+          EXPECT_TRUE(at::allclose(masters, whole.shards[s].master, 1e-6, 1e-9));
+          EXPECT_LE(at::ne(masters, whole.shards[s].master).sum().item<int64_t>(), 12);
+          EXPECT_TRUE(at::equal(split.shards[s].parameter, masters.to(at::kBFloat16)));
+        }
+      }
+    }
+  }
+}
+
+TEST(Optimizer, TwoHalvesAreTheMasterWhicheverCodeJoinsThem) {
+  at::manual_seed(4);
+  at::Tensor values = at::randint(std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
+                                  {700001}, at::kInt)
+                          .view(at::kFloat);
+  values = at::where(values.isnan(), at::ones_like(values), values);
+  const at::Tensor half = at::empty_like(values, at::kBFloat16),
+                   remainder = at::empty_like(values, kRemainderType), joined = at::empty_like(values);
+  split_master(values, half, remainder);
+  join_master(half, remainder, joined);
+  EXPECT_TRUE(at::equal(half, values.to(at::kBFloat16)));
+  const auto* bits = static_cast<const uint16_t*>(half.const_data_ptr());
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    const float value = values.const_data_ptr<float>()[i];
+    ASSERT_EQ(remainder.const_data_ptr<int16_t>()[i], kernels::remainder_of(value, bits[i])) << value;
+    ASSERT_EQ(joined.const_data_ptr<float>()[i],
+              kernels::join(bits[i], remainder.const_data_ptr<int16_t>()[i]));
+  }
+}
+
+TEST(Optimizer, SplitMastersNeedTheirOtherHalf) {
+  const auto make = [](const OptimizerSpec& spec, const OptimizerModel& model) {
+    return make_shard_optimizer(spec, {}, model.shards, OptimizerModel::kParameters);
+  };
+  OptimizerModel model(at::kBFloat16);
+  model.split_masters();
+  EXPECT_NO_THROW(make(AdamW{}, model));
+  const TorchOptimizer torch{[](auto groups) {
+    return std::make_unique<torch::optim::SGD>(std::move(groups), torch::optim::SGDOptions(0.1));
+  }};
+  EXPECT_FALSE(split_masters_work(torch));
+  EXPECT_THROW(make(torch, model), Error);
+  model.shards[1].parameter = model.shards[1].parameter.to(at::kHalf);
+  EXPECT_THROW(make(AdamW{}, model), Error);
+  model.shards[1].parameter = at::Tensor();
+  EXPECT_THROW(make(AdamW{}, model), Error);
+}
+
 TEST(Optimizer, PaddingAndUnusedParametersStayAsTheyAre) {
   for (const OptimizerSpec& spec :
        {OptimizerSpec(AdamW{}), OptimizerSpec(SGD{.momentum = 0.9}), OptimizerSpec(Lion{})}) {
@@ -273,7 +338,7 @@ TEST(Optimizer, RefusesShardsThatBreakTheContract) {
   };
   OptimizerModel model;
   model.shards[1].master = model.shards[1].master.to(at::kHalf);
-  EXPECT_ERROR(make(model), Usage, "optimizer shard 1: master is not an fp32 tensor");
+  EXPECT_ERROR(make(model), Usage, "optimizer shard 1: master is neither an fp32 tensor");
   model = OptimizerModel();
   model.shards[0].gradient = model.shards[0].gradient.slice(0, 1);
   EXPECT_ERROR(make(model), Usage, "gradient has 70051 elements, master has 70052");

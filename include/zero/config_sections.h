@@ -31,6 +31,7 @@ struct ResidencyConfig {
   int64_t budget_bytes = -1;    // resident slabs; -1: what the stage implies; kAllBytes: keep everything
   int64_t prefetch_bytes = -1;  // fetched ahead at most; -1: as much as the budget allows; 0: on demand only
   bool share = true;  // from stage 1 on, ranks of one host keep one copy of the parameters between them
+  bool split_master = true;       // of an fp32 master keep the 16 bits that a bf16 parameter lacks
   int64_t group_numel = 4194304;  // elements; parameters outside lists are grouped into units up to this size
   bool operator==(const ResidencyConfig&) const = default;
 };

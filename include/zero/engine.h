@@ -63,6 +63,10 @@ struct EngineOptions {
   std::optional<at::ScalarType> communication_dtype = {};
   at::ScalarType accumulation_dtype = at::kFloat;  // of summed gradients between micro-batches
   double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards
+  // bf16 parameters: keep of the fp32 master only the 16 bits that the parameter lacks, which is half the
+  // memory. A master half way above an even bf16 value moves by one fp32 unit in the last place. Off: a whole
+  // fp32 copy, as a TorchOptimizer always gets.
+  bool split_master = true;
   std::shared_ptr<const InitialValues> initial_values =
       {};                                // instead of the module's own; read at construction only
   bool broadcast_initial_values = true;  // take rank 0's initial values; off: all ranks built the same ones

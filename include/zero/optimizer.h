@@ -89,7 +89,9 @@ struct ShardSegment {
 /// One unit's shard on this rank. Tensors are 1-D, [shard_numel]; elements outside all segments are padding
 /// and stay 0.
 struct OptimizerShard {
-  at::Tensor master;     // fp32, updated
+  // fp32, updated. Or int16, where `parameter` is bf16: what the master's bits exceed the parameter's by, so
+  // that the two together are the master, to one unit in the last place (split_masters_work()).
+  at::Tensor master;
   at::Tensor gradient;   // fp32, bf16 or fp16: raw sum over ranks and micro-batches; read only
   at::Tensor parameter;  // fp32, bf16 or fp16; written from master in the same pass. May be `master` itself,
                          // or undefined
@@ -150,6 +152,9 @@ std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
 /// Base learning rate of the spec (of a TorchOptimizer: its first group's rate; calls `make` with one small
 /// leaf).
 double base_lr(const OptimizerSpec& spec);
+
+/// Whether shards may give the optimizer masters as int16; a torch optimizer wants whole ones.
+bool split_masters_work(const OptimizerSpec& spec);
 
 /// Bytes of state per element beyond master and gradient: 8 Adam, 4 momentum SGD and Lion, 0 plain SGD.
 /// Nothing for a torch optimizer whose state is not known.

@@ -83,9 +83,10 @@ std::vector<UnitLayout> make_layout(const ModuleSpec& root, const LayoutOptions&
 
 /// How optimizer and gradients are kept, in bytes per trainable element.
 struct StateBytes {
-  int64_t gradient_bytes = 4;   // the accumulated gradient (fp32 unless grad_accum_dtype says otherwise)
-  int64_t master_bytes = 4;     // fp32 master copy; 0 where the parameters themselves are fp32
-  int64_t optimizer_bytes = 8;  // moments: 8 Adam, 4 SGD with momentum or Lion, 0 plain SGD
+  int64_t gradient_bytes = 4;     // the accumulated gradient (fp32 unless grad_accum_dtype says otherwise)
+  int64_t master_bytes = 4;       // fp32 master copy of fp16 parameters; fp32 parameters need none
+  int64_t bf16_master_bytes = 4;  // of bf16 parameters; 2 where it is what the parameter lacks
+  int64_t optimizer_bytes = 8;    // moments: 8 Adam, 4 SGD with momentum or Lion, 0 plain SGD
 };
 
 struct PlanOptions {
@@ -122,7 +123,7 @@ struct RankPlan {
   // Accumulated between micro-batches: padded_numel * gradient_bytes where gradients are partial and there
   // are several micro-batches (stages 0, 1), otherwise shard_numel * gradient_bytes.
   int64_t gradient_bytes = 0;
-  int64_t master_bytes = 0;     // shard_numel * master_bytes; 0 for fp32 units, whose own shard is the master
+  int64_t master_bytes = 0;  // shard_numel * (bf16_)master_bytes; 0 for fp32 units: their shard is the master
   int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes
   // Stage 3 on several shard ranks: slabs resident at the peak, min(max(budget, largest slab), all slabs).
   // One operator that needs several units at once holds those together even where they exceed it.

@@ -96,6 +96,8 @@ Row residency_row() {
                           "fetched ahead at most; 0: on demand; null: as much as the budget allows"),
                     field("share", ZERO_AT(residency.share), boolean(),
                           "from stage 1 on, ranks of one host keep one copy of the parameters between them"),
+                    field("split_master", ZERO_AT(residency.split_master), boolean(),
+                          "of an fp32 master keep only the 16 bits that a bf16 parameter lacks"),
                     field("group_numel", ZERO_AT(residency.group_numel), integer(1),
                           "elements; parameters outside lists are grouped into units up to this")});
 }

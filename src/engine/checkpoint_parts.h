@@ -21,6 +21,13 @@ struct Part {
   std::vector<int64_t> shape;  // of the whole parameter
   int64_t begin = 0;           // first element inside the flattened parameter
   at::Tensor values;           // [numel], a view of the shard
+  at::Tensor remainder = {};   // defined: `values` are bf16, and the checkpoint has the fp32 of both together
+
+  int64_t numel() const { return values.numel(); }
+  at::ScalarType dtype() const { return remainder.defined() ? at::kFloat : values.scalar_type(); }
+  int64_t bytes() const { return numel() * static_cast<int64_t>(c10::elementSize(dtype())); }
+  /// Copies what the checkpoint has of it; `out`: [numel] of dtype().
+  void copy_to(const at::Tensor& out) const;
 };
 
 /// The parts of all parameters in this rank's shards. With `share_among_replicas`, each of the ranks that

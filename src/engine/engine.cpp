@@ -190,7 +190,7 @@ double Engine::learning_rate() const { return state_->rate(); }
 at::Tensor Engine::full_parameter(const std::string& name) {
   const auto place = state_->model.place_of(name);
   const detail::Unit& unit = state_->model.units[static_cast<size_t>(place.unit)];
-  return state_->model.gather(place, unit.master.defined() ? unit.master : unit.shard);
+  return state_->model.gather(place, unit.values(0, unit.layout.shard_numel));
 }
 
 at::Tensor Engine::full_gradient(const std::string& name) {

@@ -11,6 +11,7 @@
 #include "engine/checkpoint_parts.h"
 #include "engine/engine_state.h"
 #include "engine/frozen.h"
+#include "optim/split_master.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 
@@ -26,6 +27,20 @@ void read_into(const CheckpointReader& reader, const std::string& name, int64_t 
   at::Tensor values = at::empty({into.numel()}, type);
   reader.read(name, begin, into.numel(), values.mutable_data_ptr());
   into.view({-1}).copy_(values);
+}
+
+// The fp32 values of a split master, a piece at a time: whole checksum blocks where the parts are those that
+// were saved.
+void read_split(const CheckpointReader& reader, const Part& part) {
+  constexpr int64_t kPieceNumel = int64_t{4} << 20;
+  const at::Tensor buffer =
+      at::empty({std::min(kPieceNumel, part.numel())}, part.values.options().dtype(at::kFloat));
+  for (int64_t at = 0; at < part.numel(); at += kPieceNumel) {
+    const int64_t count = std::min(kPieceNumel, part.numel() - at);
+    const at::Tensor piece = buffer.narrow(0, 0, count);
+    read_into(reader, part.name, part.begin + at, piece);
+    split_master(piece, part.values.narrow(0, at, count), part.remainder.narrow(0, at, count));
+  }
 }
 
 const StoredTensor& stored(const CheckpointReader& reader, const std::string& name,
@@ -129,11 +144,14 @@ void read_parts(const CheckpointReader& reader, const std::vector<Part>& parts) 
   size_t next = 0;
   for (const Part& part : parts) {
     for (; next < parts.size() && ahead < kAheadBytes; ++next) {
-      reader.prefetch(parts[next].name, parts[next].begin, parts[next].values.numel());
-      ahead += static_cast<int64_t>(parts[next].values.nbytes());
+      reader.prefetch(parts[next].name, parts[next].begin, parts[next].numel());
+      ahead += parts[next].bytes();
     }
-    read_into(reader, part.name, part.begin, part.values);
-    ahead -= static_cast<int64_t>(part.values.nbytes());
+    if (part.remainder.defined())
+      read_split(reader, part);
+    else
+      read_into(reader, part.name, part.begin, part.values);
+    ahead -= part.bytes();
   }
 }
 
@@ -143,7 +161,8 @@ void read_all_values(EngineState& state, const CheckpointReader& reader, const S
   model.optimizer->set_parameter_steps(saved.parameter_steps);
   read_parts(reader, sources.parts);
   for (const Unit& unit : model.units)
-    if (unit.master.defined() && !unit.master.is_alias_of(unit.shard)) unit.shard.copy_(unit.master);
+    if (unit.has_plain_values() && unit.master.defined() && !unit.master.is_alias_of(unit.shard))
+      unit.shard.copy_(unit.master);
   for (size_t i = 0; i < model.buffers.size(); ++i)
     read_into(reader, sources.buffers[i], 0, model.buffers[i].second);
   if (sources.same_ranks) {

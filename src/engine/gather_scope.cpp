@@ -60,7 +60,7 @@ GatherScope::~GatherScope() {
       const int64_t begin = state_.model.shard_group.rank() * unit.layout.shard_numel;
       const at::Tensor mine = unit.full.narrow(0, begin, unit.layout.shard_numel);
       if (!unit.shard.is_alias_of(unit.full)) unit.shard.copy_(mine);
-      if (unit.master.defined() && !unit.master.is_alias_of(unit.shard)) unit.master.copy_(unit.shard);
+      unit.adopt_shard();
     }
     try {
       state_.model.residency->unpin(index);

@@ -8,13 +8,14 @@
 #include <cmath>
 
 #include "base/nearest.h"
+#include "optim/split_master.h"
 #include "zero/error.h"
 #include "zero/lazy.h"
 
 namespace zero::detail {
 namespace {
 
-constexpr int64_t kSharedBucketNumel = 4 << 20;
+constexpr int64_t kSharedBucketNumel = 2 << 20;
 
 PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& optimizer, int ranks) {
   PlanOptions result;
@@ -23,6 +24,7 @@ PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& opti
   result.shard_group_ranks = options.shard_group_ranks;
   result.accumulation_steps = options.accumulation_steps;
   result.state.gradient_bytes = static_cast<int64_t>(c10::elementSize(options.accumulation_dtype));
+  result.state.bf16_master_bytes = options.split_master && split_masters_work(optimizer) ? 2 : 4;
   result.state.optimizer_bytes = optimizer_state_bytes(optimizer).value_or(8);  // unknown: assume two moments
   if (options.communication_dtype) result.communication_dtype = dtype_of(*options.communication_dtype);
   // What is divided before it travels is no longer as autograd made it.
@@ -138,10 +140,13 @@ void ShardedModel::allocate() {
     } else {
       unit.shard = at::zeros({unit.layout.shard_numel}, values);
     }
-    if (unit.layout.trainable)
-      unit.master = unit.layout.dtype == Dtype::f32
-                        ? unit.shard
-                        : at::zeros({unit.layout.shard_numel}, values.dtype(at::kFloat));
+    if (unit.layout.trainable) {
+      const bool split = unit.layout.dtype == Dtype::bf16 && plan.options.state.bf16_master_bytes == 2;
+      unit.master =
+          unit.layout.dtype == Dtype::f32
+              ? unit.shard
+              : at::zeros({unit.layout.shard_numel}, values.dtype(split ? kRemainderType : at::kFloat));
+    }
     unit.slab = make_unreadable_storage(unit.layout.slab_bytes(), mesh.device(), unit.tag,
                                         hidden_message(unit.layout));
   }
@@ -231,9 +236,7 @@ void ShardedModel::read_values(int parameter) {
         const int64_t count = std::min(stop, segment.parameter_begin + segment.numel()) - first;
         if (count <= 0) continue;
         const int64_t target = segment.begin + first - segment.parameter_begin;
-        const at::Tensor part = piece.narrow(0, first - at, count);
-        unit.shard.narrow(0, target, count).copy_(part);
-        if (unit.master.defined()) unit.master.narrow(0, target, count).copy_(part);
+        unit.set_values(target, piece.narrow(0, first - at, count));
       }
     }
   };
@@ -251,9 +254,7 @@ void ShardedModel::place_values(int parameter, const at::Tensor& value) {
   if (unit.full.defined() && !unit.common.defined()) unit.full.narrow(0, spot.offset, spot.numel).copy_(flat);
   for (const ShardSegment& segment : segments(place.unit)) {
     if (segment.parameter != parameter) continue;
-    const at::Tensor mine = flat.narrow(0, segment.parameter_begin, segment.numel());
-    unit.shard.narrow(0, segment.begin, segment.numel()).copy_(mine);
-    if (unit.master.defined()) unit.master.narrow(0, segment.begin, segment.numel()).copy_(mine);
+    unit.set_values(segment.begin, flat.narrow(0, segment.parameter_begin, segment.numel()));
   }
 }
 

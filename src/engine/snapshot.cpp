@@ -21,8 +21,8 @@ class Collector {
   }
 
   void add(const Part& part) {
-    const at::Tensor values = room_.defined() ? copied(part.values) : part.values.cpu().contiguous();
-    push(part.name, part.shape, part.begin, values);
+    const bool as_it_lies = !room_.defined() && !part.remainder.defined();
+    push(part.name, part.shape, part.begin, as_it_lies ? part.values.cpu().contiguous() : copied(part));
   }
   // Small ones: a copy costs nothing.
   void add_whole(const std::string& name, const at::Tensor& tensor) {
@@ -34,11 +34,15 @@ class Collector {
   }
 
  private:
-  at::Tensor copied(const at::Tensor& values) {
-    const auto bytes = static_cast<int64_t>(values.nbytes());
-    const at::Tensor place = room_.narrow(0, used_, bytes).view(values.scalar_type());
-    used_ += round_up(bytes);
-    place.copy_(values);
+  at::Tensor copied(const Part& part) {
+    at::Tensor place;
+    if (room_.defined()) {
+      place = room_.narrow(0, used_, part.bytes()).view(part.dtype());
+      used_ += round_up(part.bytes());
+    } else {
+      place = at::empty({part.numel()}, part.dtype());
+    }
+    part.copy_to(place);
     return place;
   }
   void push(const std::string& name, std::vector<int64_t> shape, int64_t begin, const at::Tensor& values) {
@@ -84,7 +88,7 @@ Snapshot take_snapshot(EngineState& state, bool copies, bool with_frozen) {
     parts = parts_of(state, /*share_among_replicas=*/true);
     if (!with_frozen) std::erase_if(parts, [&](const Part& part) { return is_frozen(state, part.name); });
     for (const auto& [name, buffer] : model.buffers) buffers.push_back(buffer.cpu().contiguous());
-    for (const Part& part : parts) room += Collector::round_up(static_cast<int64_t>(part.values.nbytes()));
+    for (const Part& part : parts) room += Collector::round_up(part.bytes());
   });
   const std::vector<char> differ = own_buffers(state, buffers);
 

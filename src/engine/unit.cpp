@@ -1,9 +1,12 @@
 #include "engine/unit.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <array>
 
 #include "engine/residency.h"
+#include "optim/split_master.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -63,6 +66,32 @@ void Unit::move_to(SlabState next) {
           "illegal slab transition " + std::to_string(static_cast<int>(state)) + " -> " +
               std::to_string(static_cast<int>(next)));
   state = next;
+}
+
+bool Unit::has_plain_values() const { return !master.defined() || !is_remainder(master); }
+
+at::Tensor Unit::values(int64_t begin, int64_t count) const {
+  if (has_plain_values()) return (master.defined() ? master : shard).narrow(0, begin, count);
+  const at::Tensor joined = at::empty({count}, master.options().dtype(at::kFloat));
+  join_master(shard.narrow(0, begin, count), master.narrow(0, begin, count), joined);
+  return joined;
+}
+
+void Unit::set_values(int64_t begin, const at::Tensor& values) {
+  const int64_t count = values.numel();
+  at::Tensor low = shard.narrow(0, begin, count);
+  if (!has_plain_values())
+    return split_master(values.to(at::kFloat).contiguous(), low, master.narrow(0, begin, count));
+  low.copy_(values);
+  if (master.defined() && !master.is_alias_of(shard)) master.narrow(0, begin, count).copy_(values);
+}
+
+void Unit::adopt_shard() {
+  if (!has_plain_values()) {
+    master.zero_();
+  } else if (master.defined() && !master.is_alias_of(shard)) {
+    master.copy_(shard);
+  }
 }
 
 void Unit::expose() {

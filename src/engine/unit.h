@@ -7,7 +7,9 @@
 //   is what
 //           full is, unless a scope modifies the unit in a copy of its own
 //   shard   [shard_numel] the part this rank owns: a view of common or of a replicated full, else its own
-//   memory master  [shard_numel] fp32; `shard` itself where the unit is fp32; undefined for frozen units
+//           memory
+//   master  [shard_numel] fp32; `shard` itself where the unit is fp32; int16 where it is what the bf16 shard
+//           lacks (optim/split_master.h); undefined for frozen units
 
 #include <torch/types.h>
 
@@ -54,6 +56,15 @@ struct Unit {
 
   /// Throws Internal for an illegal transition.
   void move_to(SlabState next);
+  /// The best values there are of the shard's elements [begin, begin + count): the master's in fp32, or a
+  /// frozen shard's. A view where they lie in memory like that.
+  at::Tensor values(int64_t begin, int64_t count) const;
+  /// Whether values() is a view.
+  bool has_plain_values() const;
+  /// Sets shard and master. `values`: [count] of any floating dtype.
+  void set_values(int64_t begin, const at::Tensor& values);
+  /// The master takes over what was written into the shard.
+  void adopt_shard();
   /// Makes the parameters readable, or not.
   void expose();
   void hide();

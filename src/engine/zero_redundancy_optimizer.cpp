@@ -11,6 +11,7 @@ namespace {
 EngineOptions engine_options(const ZeroRedundancyOptions& options) {
   EngineOptions result{.stage = 1};
   result.share_parameters = false;  // they stay readable, and writable, between steps
+  result.split_master = false;      // which is noticed by comparing them with whole masters
   result.gradient_clipping = options.gradient_clipping;
   result.schedule = options.schedule;
   result.communication_dtype = options.communication_dtype;

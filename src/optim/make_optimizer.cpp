@@ -1,6 +1,7 @@
 // The one door to all optimizers: checks everything, then chooses.
 #include "optim/rule_optimizer.h"
 #include "optim/shards.h"
+#include "optim/split_master.h"
 #include "optim/torch_optimizer.h"
 #include "zero/error.h"
 
@@ -25,6 +26,8 @@ std::unique_ptr<ShardOptimizer> make_rule_optimizer(RuleSpec spec, std::vector<P
 
 }  // namespace
 
+bool split_masters_work(const OptimizerSpec& spec) { return !std::holds_alternative<TorchOptimizer>(spec); }
+
 std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
                                                      std::vector<ParameterGroup> groups,
                                                      std::vector<OptimizerShard> shards, int parameters) {
@@ -35,6 +38,9 @@ std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
   for (size_t i = 0; i < shards.size(); ++i) {
     check_shard(shards[i], i, parameters);
     check_groups_of(shards[i], groups.size());
+    require(split_masters_work(spec) || !is_remainder(shards[i].master), ErrorKind::Unsupported,
+            "optimizer shard " + std::to_string(i), "a torch optimizer cannot update a split master",
+            "give it fp32 masters");
   }
   if (const auto* torch = std::get_if<TorchOptimizer>(&spec)) {
     return std::make_unique<TorchShardOptimizer>(*torch, std::move(groups), std::move(shards), parameters);

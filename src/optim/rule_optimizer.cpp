@@ -4,6 +4,7 @@
 
 #include "compute/parallel.h"
 #include "optim/shards.h"
+#include "optim/split_master.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -23,7 +24,8 @@ RuleOptimizer::RuleOptimizer(RuleSpec spec, std::vector<ParameterGroup> groups,
       execution_(execution) {
   for (auto& given : shards) {
     Shard shard;
-    for (size_t i = 0; i < names_.size(); ++i) shard.state.push_back(at::zeros_like(given.master));
+    for (size_t i = 0; i < names_.size(); ++i)
+      shard.state.push_back(at::zeros_like(given.master, at::kFloat));
     shard.copies = !keeps_no_copy(given);
     shard.given = std::move(given);
     shards_.push_back(std::move(shard));
@@ -65,7 +67,11 @@ void RuleOptimizer::step(const StepInput& input) {
 void RuleOptimizer::update_by_kernels(const Shard& shard, const ShardSegment& segment,
                                       const Scalars& scalars) const {
   kernels::Buffers buffers;
-  buffers.master = shard.given.master.mutable_data_ptr<float>();
+  if (is_remainder(shard.given.master)) {
+    buffers.remainder = shard.given.master.mutable_data_ptr<kernels::Remainder>();
+  } else {
+    buffers.master = shard.given.master.mutable_data_ptr<float>();
+  }
   buffers.gradient = shard.given.gradient.const_data_ptr();
   buffers.gradient_type = element_of(shard.given.gradient.scalar_type());
   if (shard.copies) {

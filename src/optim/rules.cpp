@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "optim/split_master.h"
+
 namespace zero {
 namespace {
 
@@ -134,7 +136,14 @@ void update(const kernels::KernelSet& kernels, const kernels::Buffers& buffers, 
 }
 
 void update(const Piece& piece, const Scalars& scalars) {
-  std::visit([&](const auto& one) { run(piece, one); }, scalars);
+  Piece whole = piece;
+  const bool split = is_remainder(piece.master);
+  if (split) {
+    whole.master = at::empty_like(piece.master, at::kFloat);
+    join_master(piece.parameter, piece.master, whole.master);
+  }
+  std::visit([&](const auto& one) { run(whole, one); }, scalars);
+  if (split) return split_master(whole.master, piece.parameter, piece.master);
   if (piece.parameter.defined()) at::Tensor(piece.parameter).copy_(piece.master);
 }
 

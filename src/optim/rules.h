@@ -36,8 +36,8 @@ void update(const kernels::KernelSet& kernels, const kernels::Buffers& buffers, 
 
 /// The same piece of every tensor of a shard.
 struct Piece {
-  at::Tensor master, gradient;
-  at::Tensor parameter;  // undefined: no copy
+  at::Tensor master, gradient;  // master: fp32, or int16 beside a bf16 parameter
+  at::Tensor parameter;         // undefined: no copy
   at::Tensor first, second;
 };
 /// The kernels' operations in their order as at:: operators, for any device; equal to fp32 rounding (at:: may

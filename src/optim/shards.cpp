@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "optim/check.h"
+#include "optim/split_master.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -19,7 +20,18 @@ void check_tensor(const at::Tensor& tensor, const char* name, const OptimizerSha
   require(
       tensor.device() == shard.master.device(), ErrorKind::Usage, place,
       std::string(name) + " is on " + tensor.device().str() + ", master on " + shard.master.device().str());
-  element_of(tensor.scalar_type());
+}
+
+void check_master(const OptimizerShard& shard, const std::string& place) {
+  require(shard.master.defined(), ErrorKind::Usage, place, "master is undefined");
+  if (is_remainder(shard.master)) {
+    require(shard.parameter.defined() && shard.parameter.scalar_type() == at::kBFloat16, ErrorKind::Usage,
+            place, "master is an int16 remainder and parameter is not bf16");
+  } else {
+    require(shard.master.scalar_type() == at::kFloat, ErrorKind::Usage, place,
+            "master is neither an fp32 tensor nor an int16 remainder");
+  }
+  check_tensor(shard.master, "master", shard, place);
 }
 
 void check_segment(const ShardSegment& segment, int64_t after, int64_t numel, int parameters,
@@ -55,11 +67,13 @@ kernels::Element element_of(at::ScalarType type) {
 
 void check_shard(const OptimizerShard& shard, size_t index, int parameters) {
   const std::string place = "optimizer shard " + std::to_string(index);
-  require(shard.master.defined() && shard.master.scalar_type() == at::kFloat, ErrorKind::Usage, place,
-          "master is not an fp32 tensor");
-  check_tensor(shard.master, "master", shard, place);
-  check_tensor(shard.gradient, "gradient", shard, place);
-  if (shard.parameter.defined()) check_tensor(shard.parameter, "parameter", shard, place);
+  check_master(shard, place);
+  for (const auto& [tensor, name] :
+       {std::pair{&shard.gradient, "gradient"}, {&shard.parameter, "parameter"}}) {
+    if (tensor == &shard.parameter && !tensor->defined()) continue;
+    check_tensor(*tensor, name, shard, place);
+    element_of(tensor->scalar_type());
+  }
   int64_t after = 0;
   for (const auto& segment : shard.segments) {
     check_segment(segment, after, shard.master.numel(), parameters, place);

@@ -47,7 +47,7 @@ PlanOptions options_of(const Config& config, int ranks) {
   options.shard_group_ranks = config.parallel.shard_group_ranks;
   options.accumulation_steps = static_cast<int>(config.gradient_accumulation_steps);
   options.state = {.gradient_bytes = itemsize(*config.precision.grad_accum_dtype),
-                   .master_bytes = 4,
+                   .bf16_master_bytes = config.residency.split_master ? 2 : 4,
                    .optimizer_bytes = moment_bytes(config.optimizer)};
   options.communication_dtype = config.precision.communication_dtype;
   options.budget_bytes = config.residency.budget_bytes;

@@ -24,6 +24,7 @@ void check(const PlanOptions& options) {
   check_range(options.accumulation_steps, 1, std::numeric_limits<int>::max(), "accumulation_steps");
   check_range(options.state.gradient_bytes, 1, 8, "gradient_bytes");
   check_range(options.state.master_bytes, 0, 8, "master_bytes");
+  check_range(options.state.bf16_master_bytes, 0, 8, "bf16_master_bytes");
   check_range(options.state.optimizer_bytes, 0, 64, "optimizer_bytes");
   check_range(options.budget_bytes, -1, kAny, "budget_bytes");
   check_range(options.prefetch_bytes, 0, kAny, "prefetch_bytes");
@@ -97,6 +98,11 @@ int64_t bucket_bytes(const Plan& plan) {
   return bytes;
 }
 
+int64_t master_bytes_of(Dtype dtype, const StateBytes& state) {
+  if (itemsize(dtype) >= 4) return 0;
+  return dtype == Dtype::bf16 ? state.bf16_master_bytes : state.master_bytes;
+}
+
 RankPlan bytes_of(const Plan& plan) {
   const StateBytes& state = plan.options.state;
   bool whole_gradient = plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
@@ -106,7 +112,7 @@ RankPlan bytes_of(const Plan& plan) {
     rank.parameter_bytes += sharded ? unit.shard_numel * itemsize(unit.dtype) : unit.slab_bytes();
     if (!unit.trainable) continue;
     rank.gradient_bytes += (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
-    rank.master_bytes += itemsize(unit.dtype) < 4 ? unit.shard_numel * state.master_bytes : 0;
+    rank.master_bytes += unit.shard_numel * master_bytes_of(unit.dtype, state);
     rank.optimizer_bytes += unit.shard_numel * state.optimizer_bytes;
   }
   rank.gather_window_bytes = gather_window(plan);

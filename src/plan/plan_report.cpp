@@ -133,7 +133,7 @@ std::string to_text(const ConfigPlan& plan) {
   auto rank = [&](size_t stage) -> const RankPlan& { return plan.stages[stage].rank; };
   table.line("Bytes a rank: parameters", [&](size_t s) { return bytes_or_dash(rank(s).parameter_bytes); });
   table.line("  gradients", [&](size_t s) { return bytes_or_dash(rank(s).gradient_bytes); });
-  table.line("  fp32 master copy", [&](size_t s) { return bytes_or_dash(rank(s).master_bytes); });
+  table.line("  fp32 master", [&](size_t s) { return bytes_or_dash(rank(s).master_bytes); });
   table.line("  optimizer moments", [&](size_t s) { return bytes_or_dash(rank(s).optimizer_bytes); });
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });

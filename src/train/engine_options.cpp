@@ -186,6 +186,7 @@ EngineOptions engine_options_of(const Config& config, int ranks) {
   options.prefetch_bytes = config.residency.prefetch_bytes < 0 ? kAllBytes : config.residency.prefetch_bytes;
   options.reduce_bucket_numel = config.zero.reduce_bucket_numel;
   options.share_parameters = config.residency.share;
+  options.split_master = config.residency.split_master;
   options.group_numel = config.residency.group_numel;
   options.overlap = config.zero.overlap_comm.value_or(config.zero.stage == 3);
   return options;

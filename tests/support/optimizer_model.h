@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/split_master.h"
 #include "zero/optimizer.h"
 
 namespace zero::testing {
@@ -46,6 +47,22 @@ struct OptimizerModel {
     }
   }
 
+  /// Masters become what their bf16 parameters lack.
+  void split_masters() {
+    for (auto& shard : shards) {
+      const at::Tensor remainder = at::zeros_like(shard.master, kRemainderType);
+      split_master(shard.master, shard.parameter, remainder);
+      shard.master = remainder;
+    }
+  }
+  /// fp32 masters of a shard, split or not.
+  static at::Tensor masters(const OptimizerShard& shard) {
+    if (!is_remainder(shard.master)) return shard.master;
+    const at::Tensor joined = at::empty_like(shard.master, at::kFloat);
+    join_master(shard.parameter, shard.master, joined);
+    return joined;
+  }
+
   const ShardSegment& segment(int parameter) const {
     return parameter < 2 ? shards[0].segments[parameter] : shards[1].segments[parameter - 2];
   }
@@ -53,7 +70,7 @@ struct OptimizerModel {
     return flat.slice(0, segment(parameter).begin, segment(parameter).end);
   }
   const OptimizerShard& shard_of(int parameter) const { return shards[parameter < 2 ? 0 : 1]; }
-  at::Tensor master(int parameter) const { return slice(shard_of(parameter).master, parameter); }
+  at::Tensor master(int parameter) const { return slice(masters(shard_of(parameter)), parameter); }
 
   /// New random gradients of `step`, times 1 / scale in the shards; undefined for unused parameters of
   /// `plain`.

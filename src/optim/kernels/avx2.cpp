@@ -41,21 +41,41 @@ struct Avx2 {
   static Reg load_f16(const uint16_t* from) { return _mm256_cvtph_ps(load_halves(from)); }
 
   static __m256i is_nan(Reg value) { return _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q)); }
-  static void store_bf16(uint16_t* to, Reg value) {
+  // In the low halves of 32 bits.
+  static __m256i to_bf16(Reg value) {
     const __m256i bits = _mm256_castps_si256(value);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
     const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
-    const __m256i halves = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(kBf16Nan), is_nan(value));
-    // Packing works within 128-bit lanes: bring the two packed quarters together.
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves, halves), 0x08);
-    store_halves(to, _mm256_castsi256_si128(packed));
+    return _mm256_blendv_epi8(rounded, _mm256_set1_epi32(kBf16Nan), is_nan(value));
+  }
+  // Packing works within 128-bit lanes: brings the two packed quarters together.
+  static __m128i gathered(__m256i packed) {
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+  }
+  static void store_bf16(uint16_t* to, Reg value) {
+    const __m256i halves = to_bf16(value);
+    store_halves(to, gathered(_mm256_packus_epi32(halves, halves)));
   }
   static void store_f16(uint16_t* to, Reg value) {
     const __m256i nan = is_nan(value);
     const __m128i narrow_nan = _mm_packs_epi32(_mm256_castsi256_si128(nan), _mm256_extracti128_si256(nan, 1));
     const __m128i halves = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     store_halves(to, _mm_blendv_epi8(halves, _mm_set1_epi16(kF16Nan), narrow_nan));
+  }
+
+  static Reg load_split(const uint16_t* half, const Remainder* remainder) {
+    const __m256i high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_halves(half)), 16);
+    const __m128i rest = _mm_loadu_si128(reinterpret_cast<const __m128i*>(remainder));
+    return _mm256_castsi256_ps(_mm256_add_epi32(high, _mm256_cvtepi16_epi32(rest)));
+  }
+  static void store_split(uint16_t* half, Remainder* remainder, Reg value) {
+    const __m256i halves = to_bf16(value);
+    const __m256i rest = _mm256_sub_epi32(_mm256_castps_si256(value), _mm256_slli_epi32(halves, 16));
+    const __m256i number = _mm256_andnot_si256(is_nan(value), rest);
+    store_halves(half, gathered(_mm256_packus_epi32(halves, halves)));
+    // Packing saturates.
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(remainder), gathered(_mm256_packs_epi32(number, number)));
   }
 
   struct Squares {

@@ -38,25 +38,42 @@ struct Avx512 {
   }
 
   static Reg load_bf16(const uint16_t* from) {
-    const __m512i wide = _mm512_maskz_cvtepu16_epi32(0xffff, load_halves(from));
-    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, wide, 16));
+    return _mm512_castsi512_ps(shifted(_mm512_maskz_cvtepu16_epi32(0xffff, load_halves(from))));
   }
   static Reg load_f16(const uint16_t* from) { return _mm512_maskz_cvtph_ps(0xffff, load_halves(from)); }
 
   static __mmask16 is_nan(Reg value) { return _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q); }
-  static void store_bf16(uint16_t* to, Reg value) {
+  // In the low halves of 32 bits.
+  static __m512i to_bf16(Reg value) {
     const __m512i bits = _mm512_castps_si512(value);
     const __m512i high = _mm512_maskz_srli_epi32(0xffff, bits, 16);
     const __m512i bias =
         _mm512_add_epi32(_mm512_and_si512(high, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7fff));
     const __m512i rounded = _mm512_maskz_srli_epi32(0xffff, _mm512_add_epi32(bits, bias), 16);
-    const __m512i halves = _mm512_mask_mov_epi32(rounded, is_nan(value), _mm512_set1_epi32(kBf16Nan));
-    store_halves(to, _mm512_maskz_cvtepi32_epi16(0xffff, halves));
+    return _mm512_mask_mov_epi32(rounded, is_nan(value), _mm512_set1_epi32(kBf16Nan));
+  }
+  static __m512i shifted(__m512i halves) { return _mm512_maskz_slli_epi32(0xffff, halves, 16); }
+  static void store_bf16(uint16_t* to, Reg value) {
+    store_halves(to, _mm512_maskz_cvtepi32_epi16(0xffff, to_bf16(value)));
   }
   static void store_f16(uint16_t* to, Reg value) {
     const __m256i halves =
         _mm512_maskz_cvtps_ph(0xffff, value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     store_halves(to, _mm256_mask_mov_epi16(halves, is_nan(value), _mm256_set1_epi16(kF16Nan)));
+  }
+
+  static Reg load_split(const uint16_t* half, const Remainder* remainder) {
+    const __m512i high = shifted(_mm512_maskz_cvtepu16_epi32(0xffff, load_halves(half)));
+    const __m256i rest = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(remainder));
+    return _mm512_castsi512_ps(_mm512_add_epi32(high, _mm512_maskz_cvtepi16_epi32(0xffff, rest)));
+  }
+  static void store_split(uint16_t* half, Remainder* remainder, Reg value) {
+    const __m512i halves = to_bf16(value);
+    const auto number = static_cast<__mmask16>(~is_nan(value));
+    const __m512i rest = _mm512_maskz_sub_epi32(number, _mm512_castps_si512(value), shifted(halves));
+    store_halves(half, _mm512_maskz_cvtepi32_epi16(0xffff, halves));
+    // Narrowing saturates.
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(remainder), _mm512_maskz_cvtsepi32_epi16(0xffff, rest));
   }
 
   struct Squares {

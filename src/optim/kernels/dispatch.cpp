@@ -60,7 +60,8 @@ std::span<const KernelSet* const> available_kernels() {
 const KernelSet& best_kernels() { return *available_kernels().back(); }
 
 Buffers advance(Buffers buffers, int64_t count) {
-  buffers.master += count;
+  if (buffers.master) buffers.master += count;
+  if (buffers.remainder) buffers.remainder += count;
   buffers.gradient = static_cast<const char*>(buffers.gradient) + count * size_of(buffers.gradient_type);
   if (buffers.parameter) {
     buffers.parameter = static_cast<char*>(buffers.parameter) + count * size_of(buffers.parameter_type);

@@ -13,9 +13,16 @@ namespace zero::kernels {
 
 enum class Element : uint8_t { none, f32, bf16, f16 };
 
+/// An fp32 value in two halves: bits(value) = (bf16 << 16) + remainder, where bf16 is the value rounded to
+/// nearest even. Of 65537 remainders one does not fit: half way above an even bf16 (32768) is kept as 32767,
+/// one fp32 unit in the last place nearer. A NaN is the quiet NaN with remainder 0.
+using Remainder = int16_t;
+
 /// Pointers to the first element of a range. They need only the alignment of their elements.
 struct Buffers {
-  float* master = nullptr;         // updated
+  float* master = nullptr;  // updated; null with a remainder
+  Remainder* remainder =
+      nullptr;  // not null: the parameter is bf16, and the two are the master, both updated
   const void* gradient = nullptr;  // read; f32, bf16 or f16
   void* parameter = nullptr;       // master rounded to nearest even; NaN becomes the quiet NaN
   float* first = nullptr;          // Adam's exp_avg, SGD's momentum (null: none), Lion's exp_avg

@@ -36,7 +36,35 @@ void store_as(void* to, int64_t i, typename V::Reg value) {
   }
 }
 
-template <Element kGradient, Element kParameter, bool kDecoupled>
+/// Where the master is and what is copied of it: fp32 with or without a copy, or split in two halves.
+template <Element kParameter, bool kSplit>
+struct Master {
+  template <class V>
+  static typename V::Reg load(const Buffers& b, int64_t i) {
+    if constexpr (!kSplit) {
+      return kernels::load<V>(b.master, i);
+    } else {
+      const auto* const half = static_cast<const uint16_t*>(b.parameter) + i;
+      const Remainder* const remainder = b.remainder + i;
+      if constexpr (V::kWidth > 1) {
+        __builtin_prefetch(reinterpret_cast<const char*>(half) + kAheadBytes, 1);
+        __builtin_prefetch(reinterpret_cast<const char*>(remainder) + kAheadBytes, 1);
+      }
+      return V::load_split(half, remainder);
+    }
+  }
+  template <class V>
+  static void store(const Buffers& b, int64_t i, typename V::Reg value) {
+    if constexpr (kSplit) {
+      V::store_split(static_cast<uint16_t*>(b.parameter) + i, b.remainder + i, value);
+    } else {
+      V::store(b.master + i, value);
+      store_as<V, kParameter>(b.parameter, i, value);
+    }
+  }
+};
+
+template <Element kGradient, class Weights, bool kDecoupled>
 struct AdamPass {
   template <class V>
   static void run(const Buffers& b, const AdamScalars& s, int64_t begin, int64_t end) {
@@ -47,7 +75,7 @@ struct AdamPass {
                step_size = V::set(s.step_size);
     for (int64_t i = begin; i < end; i += V::kWidth) {
       auto g = V::mul(load_as<V, kGradient>(b.gradient, i), scale);
-      auto p = load<V>(b.master, i);
+      auto p = Weights::template load<V>(b, i);
       if constexpr (kDecoupled) {
         p = V::mul(p, decay);
       } else {
@@ -59,15 +87,14 @@ struct AdamPass {
       p = V::sub(p, V::div(V::mul(step_size, m), denominator));
       V::store(b.first + i, m);
       V::store(b.second + i, v);
-      V::store(b.master + i, p);
-      store_as<V, kParameter>(b.parameter, i, p);
+      Weights::template store<V>(b, i, p);
     }
   }
 };
 
 enum class Momentum : uint8_t { none, heavy_ball, nesterov };
 
-template <Element kGradient, Element kParameter, Momentum kMomentum>
+template <Element kGradient, class Weights, Momentum kMomentum>
 struct SgdPass {
   template <class V>
   static void run(const Buffers& b, const SgdScalars& s, int64_t begin, int64_t end) {
@@ -75,7 +102,7 @@ struct SgdPass {
     const auto momentum = V::set(s.momentum), undamped = V::set(s.one_minus_dampening);
     const auto nesterov = V::set(s.nesterov_momentum);
     for (int64_t i = begin; i < end; i += V::kWidth) {
-      auto p = load<V>(b.master, i);
+      auto p = Weights::template load<V>(b, i);
       auto g = V::add(V::mul(load_as<V, kGradient>(b.gradient, i), scale), V::mul(decay, p));
       if constexpr (kMomentum != Momentum::none) {
         const auto buffer = V::add(V::mul(load<V>(b.first, i), momentum), V::mul(undamped, g));
@@ -83,13 +110,12 @@ struct SgdPass {
         g = kMomentum == Momentum::nesterov ? V::add(g, V::mul(nesterov, buffer)) : buffer;
       }
       p = V::sub(p, V::mul(lr, g));
-      V::store(b.master + i, p);
-      store_as<V, kParameter>(b.parameter, i, p);
+      Weights::template store<V>(b, i, p);
     }
   }
 };
 
-template <Element kGradient, Element kParameter>
+template <Element kGradient, class Weights>
 struct LionPass {
   template <class V>
   static void run(const Buffers& b, const LionScalars& s, int64_t begin, int64_t end) {
@@ -100,10 +126,9 @@ struct LionPass {
       const auto g = V::mul(load_as<V, kGradient>(b.gradient, i), scale);
       const auto m = load<V>(b.first, i);
       const auto direction = V::sign(V::add(V::mul(m, beta1), V::mul(one_minus_beta1, g)));
-      const auto p = V::sub(V::mul(load<V>(b.master, i), decay), V::mul(lr, direction));
+      const auto p = V::sub(V::mul(Weights::template load<V>(b, i), decay), V::mul(lr, direction));
       V::store(b.first + i, V::add(V::mul(m, beta2), V::mul(one_minus_beta2, g)));
-      V::store(b.master + i, p);
-      store_as<V, kParameter>(b.parameter, i, p);
+      Weights::template store<V>(b, i, p);
     }
   }
 };
@@ -135,39 +160,42 @@ void with_element(Element type, F f) {
   }
 }
 
-/// Calls f with the types of gradient and parameter as constants.
+/// Calls f with the gradient's type as a constant and a Master.
 template <class F>
 void with_elements(const Buffers& buffers, F f) {
   with_element(buffers.gradient_type, [&](auto gradient) {
     if constexpr (gradient.value != Element::none) {
-      with_element(buffers.parameter_type, [&](auto parameter) { f(gradient, parameter); });
+      if (buffers.remainder) return f(gradient, Master<Element::bf16, true>{});
+      with_element(buffers.parameter_type,
+                   [&](auto parameter) { f(gradient, Master<parameter.value, false>{}); });
     }
   });
 }
 
 template <class V>
 void adam(const Buffers& buffers, const AdamScalars& scalars, int64_t count) {
-  with_elements(buffers, [&](auto gradient, auto parameter) {
-    if (scalars.decoupled)
-      return run_pass<V, AdamPass<gradient.value, parameter.value, true>>(buffers, scalars, count);
-    run_pass<V, AdamPass<gradient.value, parameter.value, false>>(buffers, scalars, count);
+  with_elements(buffers, [&](auto gradient, auto weights) {
+    using W = decltype(weights);
+    if (scalars.decoupled) return run_pass<V, AdamPass<gradient.value, W, true>>(buffers, scalars, count);
+    run_pass<V, AdamPass<gradient.value, W, false>>(buffers, scalars, count);
   });
 }
 
 template <class V>
 void sgd(const Buffers& buffers, const SgdScalars& scalars, int64_t count) {
-  with_elements(buffers, [&](auto gradient, auto parameter) {
-    constexpr Element kG = gradient.value, kP = parameter.value;
-    if (!buffers.first) return run_pass<V, SgdPass<kG, kP, Momentum::none>>(buffers, scalars, count);
-    if (scalars.nesterov) return run_pass<V, SgdPass<kG, kP, Momentum::nesterov>>(buffers, scalars, count);
-    run_pass<V, SgdPass<kG, kP, Momentum::heavy_ball>>(buffers, scalars, count);
+  with_elements(buffers, [&](auto gradient, auto weights) {
+    constexpr Element kG = gradient.value;
+    using W = decltype(weights);
+    if (!buffers.first) return run_pass<V, SgdPass<kG, W, Momentum::none>>(buffers, scalars, count);
+    if (scalars.nesterov) return run_pass<V, SgdPass<kG, W, Momentum::nesterov>>(buffers, scalars, count);
+    run_pass<V, SgdPass<kG, W, Momentum::heavy_ball>>(buffers, scalars, count);
   });
 }
 
 template <class V>
 void lion(const Buffers& buffers, const LionScalars& scalars, int64_t count) {
-  with_elements(buffers, [&](auto gradient, auto parameter) {
-    run_pass<V, LionPass<gradient.value, parameter.value>>(buffers, scalars, count);
+  with_elements(buffers, [&](auto gradient, auto weights) {
+    run_pass<V, LionPass<gradient.value, decltype(weights)>>(buffers, scalars, count);
   });
 }
 

@@ -34,6 +34,16 @@ inline uint16_t to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+inline float join(uint16_t half, Remainder remainder) {
+  return float_of((uint32_t{half} << 16) + static_cast<uint32_t>(int32_t{remainder}));
+}
+
+inline Remainder remainder_of(float value, uint16_t half) {
+  if (half == kBf16Nan) return 0;
+  const auto rest = static_cast<int32_t>(bits_of(value) - (uint32_t{half} << 16));
+  return static_cast<Remainder>(rest > 0x7fff ? 0x7fff : rest);
+}
+
 inline float from_f16(uint16_t half) {
   const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 31, mantissa = half & 0x3ff;
   if (exponent == 31) return float_of(sign | kInfinityBits | mantissa << 13);
@@ -78,6 +88,11 @@ struct Scalar {
   static Reg load_f16(const uint16_t* from) { return from_f16(*from); }
   static void store_bf16(uint16_t* to, Reg value) { *to = to_bf16(value); }
   static void store_f16(uint16_t* to, Reg value) { *to = to_f16(value); }
+  static Reg load_split(const uint16_t* half, const Remainder* remainder) { return join(*half, *remainder); }
+  static void store_split(uint16_t* half, Remainder* remainder, Reg value) {
+    *half = to_bf16(value);
+    *remainder = remainder_of(value, *half);
+  }
 };
 
 }  // namespace

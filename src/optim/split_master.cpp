@@ -1,0 +1,44 @@
+#include "optim/split_master.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace zero {
+namespace {
+
+// Elements at a time: what lies between stays in the caches and takes no memory worth counting.
+constexpr int64_t kPieceNumel = 1 << 18;
+
+template <class Work>
+void in_pieces(int64_t numel, Work work) {
+  for (int64_t begin = 0; begin < numel; begin += kPieceNumel)
+    work(begin, std::min(kPieceNumel, numel - begin));
+}
+
+// The bits of an fp32 value with this upper half and zeros below.
+at::Tensor upper_bits(const at::Tensor& parameter) {
+  return parameter.view(at::kShort).to(at::kInt).bitwise_left_shift_(16);
+}
+
+}  // namespace
+
+void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const at::Tensor& out) {
+  in_pieces(out.numel(), [&](int64_t begin, int64_t count) {
+    const at::Tensor bits = upper_bits(parameter.narrow(0, begin, count));
+    out.narrow(0, begin, count).view(at::kInt).copy_(bits.add_(remainder.narrow(0, begin, count)));
+  });
+}
+
+void split_master(const at::Tensor& values, const at::Tensor& parameter, const at::Tensor& remainder) {
+  in_pieces(values.numel(), [&](int64_t begin, int64_t count) {
+    const at::Tensor piece = values.narrow(0, begin, count), half = parameter.narrow(0, begin, count);
+    at::Tensor(half).copy_(piece);
+    at::Tensor rest = piece.view(at::kInt) - upper_bits(half);
+    // A NaN's rest means nothing.
+    rest.masked_fill_(piece.isnan(), 0).clamp_max_(0x7fff);
+    remainder.narrow(0, begin, count).copy_(rest);
+  });
+}
+
+}  // namespace zero
