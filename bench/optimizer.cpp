@@ -20,12 +20,13 @@ using kernels::Buffers;
 using kernels::Element;
 using kernels::KernelSet;
 
-constexpr int64_t kCount = 32 << 20;  // 18 bytes each: far beyond any cache
+constexpr int64_t kCount = 32 << 20;  // 20 bytes each: far beyond any cache
 
 struct Memory {
   std::vector<float> master = std::vector<float>(kCount, 0.5F), gradient = std::vector<float>(kCount, 1e-3F);
   std::vector<float> first = std::vector<float>(kCount, 1e-3F), second = std::vector<float>(kCount, 1e-6F);
   std::vector<uint16_t> parameter = std::vector<uint16_t>(kCount);
+  std::vector<kernels::Remainder> remainder = std::vector<kernels::Remainder>(kCount);
 };
 
 Memory& memory() {
@@ -65,6 +66,7 @@ double median(std::vector<double> values) {
 struct Work {
   std::string name;
   int states;
+  bool split;  // the master is in two halves
   void (*run)(const KernelSet& set, const Buffers& buffers, int64_t count);
 };
 
@@ -99,9 +101,14 @@ void measure(benchmark::State& state, const Work& work, const KernelSet& set, in
   Memory& m = memory();
   Buffers buffers{.master = m.master.data(), .gradient = m.gradient.data(), .parameter = m.parameter.data()};
   buffers.parameter_type = Element::bf16;
+  if (work.split) {
+    buffers.master = nullptr;
+    buffers.remainder = m.remainder.data();
+  }
   if (work.states > 0) buffers.first = m.first.data();
   if (work.states > 1) buffers.second = m.second.data();
-  const Stream stream{buffers.master, m.gradient.data(), buffers.first, buffers.second, m.parameter.data()};
+  const Stream stream{buffers.master, buffers.remainder, m.gradient.data(),
+                      buffers.first,  buffers.second,    m.parameter.data()};
   std::vector<double> kernel_times, stream_times;
   for (auto _ : state) {
     kernel_times.push_back(split(threads, [&](int64_t begin, int64_t end) {
@@ -111,7 +118,7 @@ void measure(benchmark::State& state, const Work& work, const KernelSet& set, in
     stream_times.push_back(
         split(threads, [&](int64_t begin, int64_t end) { run_stream(stream, begin, end); }));
   }
-  const double bytes = kCount * (4.0 + 8.0 * (1 + work.states) + 2.0);
+  const double bytes = kCount * (4.0 + 8.0 * work.states + (work.split ? 8.0 : 10.0));
   state.counters["GB/s"] = bytes / median(kernel_times) / 1e9;
   state.counters["stream"] = bytes / median(stream_times) / 1e9;
   state.counters["of_stream"] = median(stream_times) / median(kernel_times);
@@ -124,8 +131,11 @@ void measure_norm(benchmark::State& state, const KernelSet& set) {
 }
 
 void register_all() {
-  static const Work kWorks[] = {
-      {"AdamW", 2, run_adamw}, {"SGD_momentum", 1, run_sgd}, {"SGD", 0, run_sgd}, {"Lion", 1, run_lion}};
+  static const Work kWorks[] = {{"AdamW_split", 2, true, run_adamw},
+                                {"AdamW", 2, false, run_adamw},
+                                {"SGD_momentum", 1, false, run_sgd},
+                                {"SGD", 0, false, run_sgd},
+                                {"Lion", 1, false, run_lion}};
   for (const Work& work : kWorks) {
     for (const KernelSet* set : kernels::available_kernels()) {
       for (const int threads : {1, 2}) {

@@ -68,12 +68,12 @@ def table(steps):
     return "\n".join(lines)
 
 
-BYTES_OF_ADAM = 4 + 3 * 8 + 2  # an element: gradient, master and two moments in and out, bf16 parameter
+BYTES_OF_ADAM = 4 + 2 * 8 + 8  # an element: gradient, two moments in and out, bf16 parameter and what it lacks of the master
 
 
 def adam_s(steps, stage, folder):
     """What the update of a step takes at the memory's speed, all ranks at once; None where it was not measured."""
-    streams = [row["stream"] for row in load(folder, "optimizer") if row["name"].startswith("AdamW/") and "threads:2" in row["name"]]
+    streams = [row["stream"] for row in load(folder, "optimizer") if row["name"].startswith("AdamW_split/") and "threads:2" in row["name"]]
     if not streams:
         return None
     run = steps.record["runs"][0]
@@ -188,14 +188,15 @@ def adam(folder):
     """Our kernel of the machine's best instructions, its share of the memory's speed, and the peers' flows."""
     peers = load(folder, "peers-adam")
     lines = ["| AdamW, 32 Mi elements, bf16 parameters, fp32 master | threads | ms | GB/s | of the memory's speed (>= 0.9) |", "|---|---|---|---|---|"]
-    ours = [row for row in load(folder, "optimizer") if row["name"].startswith("AdamW/")]
+    ours = [row for row in load(folder, "optimizer") if row["name"].startswith("AdamW")]
     if not ours:
         return ""
     best = ours[-1]["name"].split("/")[1]
     for row in ours:
-        _, kernels, threads, *_ = row["name"].split("/")
+        rule, kernels, threads, *_ = row["name"].split("/")
         if kernels == best:
-            lines.append(f"| zero.cpp, {kernels} | {threads.split(':')[1]} | {row['real_time']:.1f} | {row['GB/s']:.1f} | {row['of_stream']:.2f} |")
+            master = "master in two halves" if rule == "AdamW_split" else "whole master"
+            lines.append(f"| zero.cpp, {kernels}, {master} | {threads.split(':')[1]} | {row['real_time']:.1f} | {row['GB/s']:.1f} | {row['of_stream']:.2f} |")
     lines += [f"| {row['name']} | {row['threads']} | {row['ms']:.1f} | | |" for row in peers]
     return "\n".join(lines)
 

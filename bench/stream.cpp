@@ -26,6 +26,18 @@ void copy(const float* __restrict p, uint16_t* __restrict out, int64_t begin, in
   for (int64_t i = begin; i < end; ++i) out[i] = upper_half(p[i]);
 }
 
+void swap(uint16_t* __restrict half, int16_t* __restrict rest, int64_t begin, int64_t end) {
+  for (int64_t i = 0; i < kBlock; i += 32) {
+    __builtin_prefetch(half + begin + 2 * kBlock + i, 1);
+    __builtin_prefetch(rest + begin + 2 * kBlock + i, 1);
+  }
+  for (int64_t i = begin; i < end; ++i) {
+    const uint16_t before = half[i];
+    half[i] = static_cast<uint16_t>(before + rest[i]);
+    rest[i] = static_cast<int16_t>(before);
+  }
+}
+
 }  // namespace
 
 void run_stream(const Stream& s, int64_t begin, int64_t end) {
@@ -34,6 +46,10 @@ void run_stream(const Stream& s, int64_t begin, int64_t end) {
     ask_for(s.gradient, from);
     if (s.first) add(s.first, s.gradient, from, to);
     if (s.second) add(s.second, s.gradient, from, to);
+    if (s.remainder) {
+      swap(s.parameter, s.remainder, from, to);
+      continue;
+    }
     add(s.master, s.gradient, from, to);
     copy(s.master, s.parameter, from, to);
   }

@@ -8,9 +8,10 @@
 namespace zero::bench {
 
 /// Reads `gradient` and `states` more fp32 arrays beside the master, writes those and the upper halves of the
-/// master.
+/// master. With a remainder instead of a master: reads and writes parameter and remainder.
 struct Stream {
   float* master;
+  int16_t* remainder;
   const float* gradient;
   float* first;   // null: no state
   float* second;  // null: one state
