@@ -64,6 +64,12 @@ TEST_P(AnySize, ReduceScatterAddsInRankOrder) {
         EXPECT_TRUE(at::equal(out, expected)) << c10::toString(dtype) << " " << count;
         mesh.world().reduce_scatter(out, awkward(mesh.rank(), total, dtype), true, "unit").wait();
         EXPECT_TRUE(at::equal(out, expected + expected));
+        // This rank's own part given apart from the rest, where it then may be anything.
+        at::Tensor in = awkward(mesh.rank(), total, dtype);
+        const at::Tensor mine = in.narrow(0, mesh.rank() * count, count), own = mine.clone();
+        mine.fill_(1000);
+        mesh.world().reduce_scatter({{out, false, own}}, in, "unit").wait();
+        EXPECT_TRUE(at::equal(out, expected));
       }
   });
 }

@@ -146,6 +146,12 @@ TEST(SharedMemory, ReduceScatterReadsInPlaceAndAddsInRankOrder) {
           for (auto& tensor : all) expected += tensor.narrow(0, dp.rank() * 5000, 5000).to(at::kFloat);
           EXPECT_TRUE(at::equal(first, expected.narrow(0, 0, 2000)));
           EXPECT_TRUE(at::equal(second, expected.narrow(0, 2000, 3000) + 5));
+          // This rank's own elements may lie elsewhere; in `in` they then mean nothing.
+          at::Tensor own = in.narrow(0, dp.rank() * 5000 + 2000, 3000).clone();
+          in.narrow(0, dp.rank() * 5000 + 2000, 3000).fill_(1000);
+          dp.reduce_scatter({{first, false}, {second, false, own}}, in, "grads").wait();
+          EXPECT_TRUE(at::equal(first, expected.narrow(0, 0, 2000)));
+          EXPECT_TRUE(at::equal(second, expected.narrow(0, 2000, 3000)));
           in.zero_();  // wait() has returned: nobody reads it any more
         }
       },

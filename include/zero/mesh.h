@@ -59,10 +59,12 @@ struct Traffic {
 };
 
 /// One of the outputs of a reduce_scatter: a contiguous tensor [m] fp32 that is replaced by a sum or added
-/// to.
+/// to. `own`, if defined, [m] contiguous of the input's dtype and apart from `out`, takes the place of what
+/// this rank itself adds to this part: those elements of the input are not read.
 struct ReducePart {
   at::Tensor out;
   bool accumulate = false;
+  at::Tensor own = {};
 };
 
 /// The ranks along one axis. All collectives are asynchronous: inputs must stay unchanged and outputs unread

@@ -29,6 +29,14 @@ void put(at::Tensor into, const at::Tensor& values, bool replace) {
     into.add_(values.scalar_type() == into.scalar_type() ? values : values.to(into.scalar_type()));
 }
 
+// Undefined values are zeros.
+void fill_row(at::Tensor into, const at::Tensor& values) {
+  if (values.defined())
+    into.copy_(values);
+  else
+    into.zero_();
+}
+
 }  // namespace
 
 Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all,
@@ -41,6 +49,7 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
       replicas_(replica_group_, options.communication_dtype, options.bucket_numel) {
   sums_whole_ = shard_group_.size() == 1 && replica_group_.shares_memory() &&
                 replica_group_.size() <= kMostReadersOfAll && options_.accumulation_dtype == at::kFloat;
+  reads_own_ = !sums_whole_ && options_.accumulation_dtype == at::kFloat && options_.predivide == 1;
   gradients_.resize(units_.size());
   for (size_t i = 0; i < units_.size(); ++i) {
     const UnitLayout& layout = units_[i].layout;
@@ -190,9 +199,15 @@ void Gradients::flush() {
   bucket.staging = take_staging();
   bucket.sent = bucket.staging.narrow(0, 0, ranks * bucket.numel).view({ranks, bucket.numel});
   int64_t column = 0;
+  std::vector<ReducePart> outs;
   for (const Piece& piece : bucket.pieces) {
-    for (int rank = 0; rank < static_cast<int>(ranks); ++rank)
-      pack(piece, bucket.sent[rank].narrow(0, column, piece.numel), rank);
+    for (int rank = 0; rank < static_cast<int>(ranks); ++rank) {
+      const at::Tensor row = bucket.sent[rank].narrow(0, column, piece.numel);
+      if (rank == shard_group_.rank())
+        add_own(piece, row, outs);
+      else
+        pack(piece, row, rank);
+    }
     if (piece.last) {
       release(gradients_[static_cast<size_t>(piece.unit)]);
       gradients_[static_cast<size_t>(piece.unit)].local.reset();  // what comes later is a sum of its own
@@ -200,7 +215,7 @@ void Gradients::flush() {
     column += piece.numel;
   }
   if (options_.predivide != 1) bucket.sent.div_(options_.predivide);
-  reduce(bucket);
+  reduce(bucket, std::move(outs));
   counters_.buckets++;
   if (sums_whole_)
     counters_.all_reduce_elements += 2 * bucket.numel;
@@ -226,15 +241,9 @@ at::Tensor Gradients::take_staging() {
 }
 
 // Sums go straight into the shards where those are fp32.
-void Gradients::reduce(Bucket& bucket) {
+void Gradients::reduce(Bucket& bucket, std::vector<ReducePart> outs) {
   const std::string& name = units_[static_cast<size_t>(bucket.pieces.front().unit)].layout.name;
-  std::vector<ReducePart> outs;
-  if (options_.accumulation_dtype == at::kFloat) {
-    for (const Piece& piece : bucket.pieces) hold(gradients_[static_cast<size_t>(piece.unit)]);
-    for (const Piece& piece : bucket.pieces)
-      outs.push_back({gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
-                      !piece.first});
-  } else {
+  if (options_.accumulation_dtype != at::kFloat) {
     bucket.sum = at::empty({bucket.numel}, bucket.sent.options().dtype(at::kFloat));
     outs.push_back({bucket.sum, false});
   }
@@ -257,27 +266,48 @@ void Gradients::settle(Bucket& bucket) {
   staging_.push_back({bucket.staging, std::move(bucket.work)});
 }
 
-// Fills `row` with elements [piece.begin, +numel) of rank `rank`'s shard: gradients where there are some,
-// zeros elsewhere.
-void Gradients::pack(const Piece& piece, at::Tensor row, int rank) {
+template <class Use>
+void Gradients::in_segments(const Piece& piece, int rank, Use use) const {
   const Unit& unit = units_[static_cast<size_t>(piece.unit)];
   const UnitGradient& gradient = gradients_[static_cast<size_t>(piece.unit)];
   const int64_t begin = rank * unit.layout.shard_numel + piece.begin, end = begin + piece.numel;
-  if (gradient.local.defined()) {
-    row.copy_(gradient.local.narrow(0, begin, piece.numel));
-    return;
-  }
-  int64_t filled = begin;  // everything before it has a value
+  if (gradient.local.defined()) return use(0, piece.numel, gradient.local.narrow(0, begin, piece.numel));
+  int64_t done = begin;
   for (size_t p = 0; p < gradient.pending.size(); ++p) {
     const UnitParameter& parameter = unit.layout.parameters[p];
     const int64_t from = std::max(parameter.offset, begin), to = std::min(parameter.end(), end);
     if (from >= to || !gradient.pending[p].defined()) continue;
-    if (from > filled) row.narrow(0, filled - begin, from - filled).zero_();
-    row.narrow(0, from - begin, to - from)
-        .copy_(gradient.pending[p].narrow(0, from - parameter.offset, to - from));
-    filled = to;
+    if (from > done) use(done - begin, from - done, at::Tensor());
+    use(from - begin, to - from, gradient.pending[p].narrow(0, from - parameter.offset, to - from));
+    done = to;
   }
-  if (filled < end) row.narrow(0, filled - begin, end - filled).zero_();
+  if (done < end) use(done - begin, end - done, at::Tensor());
+}
+
+// Fills `row` with a rank's elements: gradients where there are some, zeros elsewhere.
+void Gradients::pack(const Piece& piece, at::Tensor row, int rank) const {
+  in_segments(piece, rank, [&](int64_t from, int64_t numel, const at::Tensor& values) {
+    fill_row(row.narrow(0, from, numel), values);
+  });
+}
+
+void Gradients::add_own(const Piece& piece, at::Tensor row, std::vector<ReducePart>& outs) {
+  UnitGradient& gradient = gradients_[static_cast<size_t>(piece.unit)];
+  if (options_.accumulation_dtype == at::kFloat) hold(gradient);
+  const auto out = [&](int64_t from, int64_t numel) {
+    return gradient.shard.narrow(0, piece.begin + from, numel);
+  };
+  // Of a local sum the shard may be a part.
+  if (!reads_own_ || gradient.local.defined()) {
+    pack(piece, row, shard_group_.rank());
+    if (options_.accumulation_dtype == at::kFloat) outs.push_back({out(0, piece.numel), !piece.first});
+    return;
+  }
+  in_segments(piece, shard_group_.rank(), [&](int64_t from, int64_t numel, const at::Tensor& values) {
+    const bool as_it_lies = values.defined() && values.scalar_type() == row.scalar_type();
+    outs.push_back({out(from, numel), !piece.first, as_it_lies ? values : at::Tensor()});
+    if (!as_it_lies) fill_row(row.narrow(0, from, numel), values);
+  });
 }
 
 void Gradients::release(UnitGradient& gradient) {

@@ -104,8 +104,15 @@ class Gradients {
   void flush();
   void settle(Bucket& bucket);
   at::Tensor take_staging();
-  void reduce(Bucket& bucket);
-  void pack(const Piece& piece, at::Tensor row, int rank);
+  void reduce(Bucket& bucket, std::vector<ReducePart> outs);
+  /// What is known of elements [piece.begin, +numel) of rank `rank`'s shard, without gaps and in order:
+  /// use(from, numel, values), where `from` counts from the piece's begin and `values` [numel] is undefined
+  /// for zeros.
+  template <class Use>
+  void in_segments(const Piece& piece, int rank, Use use) const;
+  void pack(const Piece& piece, at::Tensor row, int rank) const;
+  /// This rank's own elements and the sums' places; packs what cannot be read where it is.
+  void add_own(const Piece& piece, at::Tensor row, std::vector<ReducePart>& outs);
   void release(UnitGradient& gradient);
   /// Makes sure that the sums of a unit have memory.
   void hold(UnitGradient& gradient);
@@ -118,6 +125,7 @@ class Gradients {
   Group shard_group_, replica_group_, all_;
   GradientOptions options_;
   bool sums_whole_ = false;         // no shards, and replicas add up everything themselves in shared memory
+  bool reads_own_ = false;          // this rank's own gradients are added from where they are
   bool lends_memory_ = false;       // sums have memory from the first gradient of a step to its end only
   int64_t bucket_piece_numel_ = 0;  // capacity of a bucket, elements a rank
   std::vector<UnitGradient> gradients_;

@@ -69,6 +69,11 @@ void check_parts(const Checker& check, std::vector<ReducePart>& outs, const at::
     if (part.out.scalar_type() != at::kFloat) check.refuse("out must be fp32");
     numel += part.out.numel();
     part.out = flat(part.out);
+    if (!part.own.defined()) continue;
+    check.tensor(part.own, "own");
+    check.numel(part.own, "own", part.out.numel(), "out");
+    if (part.own.scalar_type() != in.scalar_type()) check.refuse("own must be of in's type");
+    part.own = flat(part.own);
   }
   if (in.scalar_type() != at::kFloat && in.scalar_type() != at::kBFloat16 && in.scalar_type() != at::kHalf)
     check.refuse(std::string("in is ") + c10::toString(in.scalar_type()) + ", expected fp32, bf16 or fp16");
@@ -188,7 +193,7 @@ Work Group::reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::str
   if (in.numel() == 0) return {};
   in = flat(in);
   if (size() == 1) {
-    detail::ordered_sums(outs, {in});
+    detail::ordered_sums(outs, {in}, 0);
     return {};
   }
   int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
@@ -197,7 +202,9 @@ Work Group::reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::str
   at::Tensor received = at::empty_like(in);
   return start(
       state_, issued, [&](auto& channel) { return channel.exchange(received, in, tag); },
-      [=, group = state_.get()] { detail::ordered_sums(outs, received_parts(received, in, *group)); });
+      [=, group = state_.get()] {
+        detail::ordered_sums(outs, received_parts(received, in, *group), group->rank);
+      });
 }
 
 namespace {

@@ -94,12 +94,13 @@ void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accu
   if (accumulate) out.add_(sum);
 }
 
-void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows) {
+void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows, int rank) {
   int64_t column = 0;
   for (const ReducePart& part : outs) {
     std::vector<at::Tensor> pieces;
     pieces.reserve(rows.size());
     for (const at::Tensor& row : rows) pieces.push_back(row.narrow(0, column, part.out.numel()));
+    if (part.own.defined()) pieces[static_cast<size_t>(rank)] = part.own;
     ordered_sum(part.out, pieces, part.accumulate);
     column += part.out.numel();
   }

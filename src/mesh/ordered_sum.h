@@ -15,8 +15,8 @@ namespace zero::detail {
 void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate);
 
 /// The same into several outputs: rows [n] of n elements, of which the outputs take one piece after the
-/// other.
-void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows);
+/// other. Row number `rank` is that of a part's `own`, where it is defined.
+void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows, int rank);
 
 /// out [n] = the greatest of the parts; NaN where one is NaN.
 void ordered_max(at::Tensor out, const std::vector<at::Tensor>& parts);

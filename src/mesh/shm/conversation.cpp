@@ -162,7 +162,7 @@ void Conversation::add_up(Reading& reading) {
     rows[static_cast<size_t>(from.rank)] =
         at::from_blob(const_cast<char*>(from.data), {reading.own.numel()}, reading.own.options());
   const auto began = Clock::now();
-  ordered_sums(reading.sums, rows);
+  ordered_sums(reading.sums, rows, rank_);
   worked_s_ += std::chrono::duration<double>(Clock::now() - began).count();
   reading.sums.clear();
   for (const Reading::From& from : reading.from) board_.mark_read(from.rank, from.number);
