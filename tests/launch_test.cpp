@@ -8,10 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 #include "zero/error.h"
@@ -241,6 +244,48 @@ TEST_F(Launch, LeadRankWritesItself) {
 
 TEST_F(Launch, StandardInputIsEmpty) { EXPECT_EQ(shell(2, "cat; echo end").output, "end\n"); }
 
+TEST_F(Launch, BodyRunsInCopiesOfThisProcess) {
+  const int sealed = open("/dev/null", O_RDONLY | O_CLOEXEC), passed = open("/dev/null", O_RDONLY);
+  setenv("ZERO_LISTEN_FD", "77", 1);
+  LaunchOptions options;
+  options.ranks = 2;
+  options.environment = {"EXTRA=more"};
+  int copied = 5;
+  options.body = [&] {
+    const std::string rank = std::getenv("RANK"), size = std::getenv("WORLD_SIZE");
+    const char* listening = std::getenv("ZERO_LISTEN_FD");
+    std::printf("%s of %s, %s\n", rank.c_str(), size.c_str(), std::getenv("EXTRA"));
+    const bool listens = listening && fcntl(std::atoi(listening), F_GETFD) == 0;
+    if (listens != (rank == "0")) return 10;
+    if (fcntl(sealed, F_GETFD) >= 0 || fcntl(passed, F_GETFD) < 0) return 11;
+    if (std::getchar() != EOF) return 12;
+    return ++copied == 6 ? 0 : 13;
+  };
+  Outcome outcome = run(options);
+  unsetenv("ZERO_LISTEN_FD");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_NE(outcome.output.find("[rank 0] 0 of 2, more\n"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("[rank 1] 1 of 2, more\n"), std::string::npos) << outcome.output;
+  EXPECT_EQ(copied, 5);
+  close(sealed);
+  close(passed);
+}
+
+TEST_F(Launch, BodyThatFailsEndsTheJob) {
+  LaunchOptions options;
+  options.ranks = 3;
+  options.grace = milliseconds(500);
+  options.body = [] {
+    if (std::string(std::getenv("RANK")) != "1") pause();
+    throw std::runtime_error("the cause");
+    return 0;
+  };
+  Outcome outcome = run(options);
+  EXPECT_EQ(outcome.code, 1);
+  const std::string end = "its last words:\n[rank 1] the cause\n";
+  EXPECT_TRUE(outcome.error.ends_with(end)) << outcome.error;
+}
+
 TEST_F(Launch, BadRequestsAreRefused) {
   LaunchOptions options;
   options.ranks = 2;
@@ -255,6 +300,9 @@ TEST_F(Launch, BadRequestsAreRefused) {
   options.command = {};
   EXPECT_THROW(launch(options), Error);
   options.command = {"true"};
+  options.body = [] { return 0; };
+  EXPECT_THROW(launch(options), Error) << "a program and a function";
+  options.body = nullptr;
   for (int ranks : {0, -3, 100000}) {
     options.ranks = ranks;
     EXPECT_THROW(launch(options), Error);

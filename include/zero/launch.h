@@ -3,6 +3,7 @@
 // touched.
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,11 @@ struct LaunchOptions {
   int ranks = 1;
   std::vector<std::string> command;      // program (searched in PATH) and its arguments
   std::vector<std::string> environment;  // further "NAME=VALUE" for every rank
+  // Instead of a command: what each rank runs in a copy of this process (fork without exec), so that
+  // libraries are loaded and initialised once for all ranks. Returns the exit code; what it throws ends the
+  // rank with code
+  // 1. Libraries do not read their environment again: OMP_NUM_THREADS has no effect on one that is loaded.
+  std::function<int()> body;
   // Rank 0 writes to this process's standard output itself, at once and unmarked, and sees its terminal: for
   // programs in which rank 0 alone reports. Otherwise all output is merged as launch() says.
   bool lead_rank_reports = false;
@@ -35,8 +41,9 @@ struct LaunchOptions {
 /// The ranks are a process group of their own, which is empty when this returns and dies with this process.
 /// Returns 0 if all ranks did; after signal n without another failure 128 + n.
 ///
-/// Must be called while the process has one thread. Throws Config for ranks < 1, an empty command, or a
-/// program that cannot be started (named); Io where the system refuses processes, pipes or sockets.
+/// Must be called while the process has one thread. Throws Config for ranks < 1, neither or both of a command
+/// and a body, or a program that cannot be started (named); Io where the system refuses processes, pipes or
+/// sockets.
 int launch(const LaunchOptions& options);
 
 }  // namespace zero

@@ -113,6 +113,7 @@ class Job {
       for (int rank = 0; rank < options_.ranks; ++rank) {
         detail::ProcessOptions process;
         process.command = options_.command;
+        process.body = options_.body;
         process.environment = environment(rank, listener);
         process.group = group_;
         process.inherited = rank == 0 ? listener.socket.get() : -1;
@@ -255,8 +256,10 @@ int launch(const LaunchOptions& options) {
           std::to_string(options.ranks) + " is less than 1");
   require(options.ranks <= 4096, ErrorKind::Config, "--ranks",
           std::to_string(options.ranks) + " ranks on one host are more than 4096");
-  require(!options.command.empty() && !options.command[0].empty(), ErrorKind::Config, "launch",
-          "no program to start");
+  const bool program = !options.command.empty() && !options.command[0].empty();
+  require(program || options.body, ErrorKind::Config, "launch", "no program to start");
+  require(!program || !options.body, ErrorKind::Config, "launch",
+          "a program and a function to run, of which only one can be");
   return Job(options).run();
 }
 

@@ -10,7 +10,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "zero/error.h"
 
@@ -38,12 +41,38 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-/// What the child needs, made before fork: afterwards it may only make system calls.
+/// What the child needs, made before fork: where it executes a program it may only make system calls.
 struct ChildPlan {
   std::vector<char*> arguments, environment;
+  const std::function<int()>* body;  // null: executes a program
   pid_t parent, group;
   int inherited, output, error, status;
 };
+
+/// Leaves open what exec would.
+void close_what_exec_closes() {
+  std::vector<int> open;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    open.push_back(std::atoi(entry.path().filename().c_str()));
+  for (int fd : open)
+    if (int flags = fcntl(fd, F_GETFD); flags >= 0 && (flags & FD_CLOEXEC)) close(fd);
+}
+
+/// What exec would do to this copy of the launcher, as far as the ranks can tell; then the rank's work. Ends
+/// as a program does, without unwinding: the objects of the launcher's functions are not this process's.
+[[noreturn]] void run_body(const ChildPlan& plan) {
+  int code = 1;
+  try {
+    close_what_exec_closes();
+    clearenv();
+    for (char* entry : plan.environment)
+      if (entry) putenv(entry);
+    code = (*plan.body)();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  std::exit(code);
+}
 
 [[noreturn]] void run_child(const ChildPlan& plan) {
   auto give_up = [&] {
@@ -62,6 +91,7 @@ struct ChildPlan {
   if (plan.output >= 0 && dup2(plan.output, STDOUT_FILENO) < 0) give_up();
   if (dup2(plan.error, STDERR_FILENO) < 0) give_up();
   if (plan.inherited >= 0) fcntl(plan.inherited, F_SETFD, 0);
+  if (plan.body) run_body(plan);
   execvpe(plan.arguments[0], plan.arguments.data(), plan.environment.data());
   give_up();
   _exit(127);
@@ -105,12 +135,14 @@ Process start_process(const ProcessOptions& options) {
   if (!options.own_output) output = make_pipe();
   ChildPlan plan{pointers(options.command),
                  pointers(options.environment),
+                 options.body ? &options.body : nullptr,
                  getpid(),
                  options.group,
                  options.inherited,
                  output.write.get(),
                  error.write.get(),
                  status.write.get()};
+  if (options.body) std::fflush(nullptr);  // or both processes would write what is buffered
   pid_t pid = fork();
   if (pid < 0) system_failed("cannot fork");
   if (pid == 0) run_child(plan);

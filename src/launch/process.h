@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ Listener listen_on_loopback();
 
 struct ProcessOptions {
   std::vector<std::string> command;
+  std::function<int()> body;             // instead of a command: run in a copy of this process
   std::vector<std::string> environment;  // all of it, "NAME=VALUE"
   pid_t group = 0;                       // process group to join; 0: one of its own
   int inherited = -1;                    // a descriptor that survives exec

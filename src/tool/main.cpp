@@ -53,7 +53,7 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int zero::tool::run_tool(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const zero::Error& error) {
@@ -63,3 +63,5 @@ int main(int argc, char** argv) {
     return report(first_line(error.what()), 1);
   }
 }
+
+int main(int argc, char** argv) { return zero::tool::run_tool(argc, argv); }

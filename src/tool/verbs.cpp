@@ -1,5 +1,7 @@
 #include "verbs.h"
 
+#include <ATen/Context.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -45,8 +47,13 @@ bool parse(CLI::App& app, int argc, char** argv) {
 int launch_self(int ranks, int argc, char** argv, std::chrono::milliseconds grace) {
   LaunchOptions options;
   options.ranks = ranks;
-  options.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
-  options.command.insert(options.command.end(), argv, argv + argc);
+  if (at::hasCUDA()) {
+    options.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
+    options.command.insert(options.command.end(), argv, argv + argc);
+  } else {
+    // argv[-1], the program, is there: run_tool() took the verb from behind it.
+    options.body = [=] { return run_tool(argc + 1, argv - 1); };
+  }
   options.lead_rank_reports = true;
   options.grace = grace;
   return launch(options);

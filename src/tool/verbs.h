@@ -19,6 +19,9 @@ struct Verb {
 
 std::span<const Verb> verbs();
 
+/// Finds the verb that argv[1] names, runs it, and prints what it throws as one line; the exit code.
+int run_tool(int argc, char** argv);
+
 // Keep this list and the table in verbs.cpp in the order of a user's work.
 int run_tokenize(int argc, char** argv);
 int run_plan(int argc, char** argv);
@@ -35,9 +38,11 @@ int run_bench(int argc, char** argv);
 /// Throws Config, with where help is to be had, for arguments that do not fit.
 bool parse(CLI::App& app, int argc, char** argv);
 
-/// Starts `ranks` ranks of this same program with the same arguments, for verbs that take --ranks; rank 0
-/// alone reports. `argc` and `argv` as run() got them; `grace`: from asking ranks to end to killing them.
-/// Call only where started_by_launcher() is false.
+/// Runs the same verb with the same arguments on `ranks` ranks, for verbs that take --ranks; rank 0 alone
+/// reports. The ranks are copies of this process, which has LibTorch's third of a second behind it, or run
+/// the program anew where a CUDA driver may be in use, which does not survive a fork. `argc` and `argv` as
+/// run() got them; `grace`: from asking ranks to end to killing them. Call only where started_by_launcher()
+/// is false.
 int launch_self(int ranks, int argc, char** argv, std::chrono::milliseconds grace = std::chrono::seconds(5));
 
 /// True in a rank that some launcher has started: it joins instead of starting others.
