@@ -1,6 +1,7 @@
 // lazily(): shapes without memory, and the bits of eager construction.
 #include "zero/lazy.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
@@ -13,6 +14,11 @@
 #include <torch/nn/modules/rnn.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/lazy_draw.h"
 #include "zero/error.h"
 
 namespace {
@@ -106,6 +112,72 @@ TEST(Lazy, ReplayHandsOverInOrderAndFreesAtOnce) {
   });
   for (int count : seen) EXPECT_EQ(count, 1);
   EXPECT_TRUE(zero::is_lazy(parameters[0])) << "replay leaves the module as it is";
+}
+
+TEST(Lazy, SkippedNumbersAreThoseThatWouldHaveBeenDrawn) {
+  for (const int64_t before : {0, 1, 623, 624, 700}) {
+    for (const int64_t skipped : {0, 1, 2, 16, 622, 623, 624, 625, 1248, 100003}) {
+      at::mt19937 drawn(7);
+      for (int64_t i = 0; i < before; ++i) drawn();
+      at::mt19937 skipping = drawn;
+      for (int64_t i = 0; i < skipped; ++i) drawn();
+      zero::detail::skip_numbers(skipping, skipped);
+      EXPECT_TRUE(skipping.is_valid());
+      for (int i = 0; i < 1300; ++i) ASSERT_EQ(skipping(), drawn()) << before << " + " << skipped;
+    }
+  }
+}
+
+// Of several lengths around the blocks that normal_ draws, and one of several threads' pieces.
+std::vector<Tensor> drawn_tensors() {
+  std::vector<Tensor> result;
+  for (const int64_t numel : {1, 15, 16, 17, 31, 32, 33, 1000, 1 << 20, (1 << 20) + 5}) {
+    result.push_back(torch::empty({numel}).normal_(0.5, 2));
+    result.push_back(torch::empty({numel}).uniform_(-1, 3));
+    torch::empty({numel}).normal_();  // nobody needs it
+    result.push_back(torch::empty({numel, 2}).t().normal_());
+    result.push_back(torch::empty({numel}).normal_().mul_(3));
+  }
+  return result;
+}
+
+TEST(Lazy, PartsHaveTheValuesOfTheWhole) {
+  torch::manual_seed(21);
+  const std::vector<Tensor> expected = drawn_tensors();
+  const Tensor after = torch::randn({40});
+  const int threads = at::get_num_threads();
+  for (const int count : {1, 3}) {
+    at::set_num_threads(count);
+    for (const auto& [from, to] : {std::pair{0.0, 1.0}, {0.0, 0.5}, {0.5, 1.0}, {0.3, 0.31}, {0.7, 0.7}}) {
+      torch::manual_seed(21);
+      const std::vector<Tensor> lazy = zero::lazily(drawn_tensors);
+      std::vector<zero::ElementRange> parts;
+      for (const Tensor& tensor : lazy) {
+        const auto numel = static_cast<double>(tensor.numel());
+        parts.push_back({static_cast<int64_t>(from * numel), static_cast<int64_t>(to * numel)});
+      }
+      std::vector<int> seen(lazy.size());
+      zero::replay(lazy, parts, [&](size_t i, const Tensor& value) {
+        seen[i]++;
+        const auto part = [&](const Tensor& whole) {
+          return whole.contiguous().view({-1}).slice(0, parts[i].begin, parts[i].end);
+        };
+        EXPECT_TRUE(torch::equal(part(value), part(expected[i])))
+            << i << ", from " << from << " to " << to << ", threads " << count;
+      });
+      EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<long>(lazy.size()));
+      EXPECT_TRUE(torch::equal(torch::randn({40}), after)) << "the generator ends where eager drawing does";
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+TEST(Lazy, PartsOutsideTheTensorAreRefused) {
+  const std::vector<Tensor> lazy{zero::lazily([] { return torch::randn({8}); })};
+  const auto ignore = [](size_t, const Tensor&) {};
+  for (const zero::ElementRange part : {zero::ElementRange{-1, 2}, {3, 2}, {0, 9}})
+    EXPECT_THROW(zero::replay(lazy, std::vector{part}, ignore), zero::Error);
+  EXPECT_THROW(zero::replay(lazy, std::vector<zero::ElementRange>{}, ignore), zero::Error);
 }
 
 TEST(Lazy, GeneratorStaysWhereLaterDrawsLeftIt) {

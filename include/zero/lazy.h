@@ -56,6 +56,16 @@ bool is_lazy(const at::Tensor& tensor);
 void replay(std::span<const at::Tensor> tensors,
             const std::function<void(size_t index, const at::Tensor& value)>& sink);
 
+/// Elements [begin, end) of a tensor in row-major order.
+struct ElementRange {
+  int64_t begin = 0, end = 0;
+};
+
+/// The same for a caller that looks at `parts[i]` of tensor i only: where the last operator on a tensor draws
+/// random numbers, the other elements are skipped and stay undefined. The values do not depend on the parts.
+void replay(std::span<const at::Tensor> tensors, std::span<const ElementRange> parts,
+            const std::function<void(size_t index, const at::Tensor& value)>& sink);
+
 /// Gives all lazy parameters and buffers of a module their values in place: the module is as if built
 /// eagerly.
 void materialize(torch::nn::Module& module);

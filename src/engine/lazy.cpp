@@ -2,12 +2,14 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
-#include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/lazy_tape.h"
+#include "zero/error.h"
 
 namespace zero {
 namespace detail {
@@ -35,10 +37,40 @@ LazyScope::~LazyScope() = default;
 
 bool is_lazy(const at::Tensor& tensor) { return detail::hollow_tag(tensor) != nullptr; }
 
+namespace {
+
+// The elements of a tensor's storage that hold part of its values; all of them where these do not lie in
+// order.
+ElementRange in_storage(const at::Tensor& tensor, const ElementRange& part) {
+  const auto nbytes = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
+  if (!tensor.is_contiguous()) return {0, static_cast<int64_t>(nbytes / tensor.element_size())};
+  return {tensor.storage_offset() + part.begin, tensor.storage_offset() + part.end};
+}
+
+void widen(ElementRange& range, const ElementRange& other) {
+  if (other.begin >= other.end) return;
+  if (range.begin >= range.end) {
+    range = other;
+    return;
+  }
+  range = {std::min(range.begin, other.begin), std::max(range.end, other.end)};
+}
+
+}  // namespace
+
 void replay(std::span<const at::Tensor> tensors, const std::function<void(size_t, const at::Tensor&)>& sink) {
+  std::vector<ElementRange> everything;
+  for (const at::Tensor& tensor : tensors) everything.push_back({0, tensor.numel()});
+  replay(tensors, everything, sink);
+}
+
+void replay(std::span<const at::Tensor> tensors, std::span<const ElementRange> parts,
+            const std::function<void(size_t, const at::Tensor&)>& sink) {
+  require(parts.size() == tensors.size(), ErrorKind::Usage, "replay",
+          std::to_string(parts.size()) + " parts of " + std::to_string(tensors.size()) + " tensors");
   struct Wanted {
     std::shared_ptr<detail::Tape> tape;
-    std::set<int64_t> storages;
+    detail::Tape::Wanted storages;
     std::unordered_map<int64_t, std::vector<size_t>> users;
   };
   std::map<detail::Tape*, Wanted> tapes;
@@ -48,9 +80,13 @@ void replay(std::span<const at::Tensor> tensors, const std::function<void(size_t
       sink(i, tensors[i]);
       continue;
     }
+    require(0 <= parts[i].begin && parts[i].begin <= parts[i].end && parts[i].end <= tensors[i].numel(),
+            ErrorKind::Usage, "replay",
+            "elements " + std::to_string(parts[i].begin) + " to " + std::to_string(parts[i].end) +
+                " of a tensor of " + std::to_string(tensors[i].numel()));
     Wanted& wanted = tapes[tag->tape.get()];
     wanted.tape = tag->tape;
-    wanted.storages.insert(tag->id);
+    widen(wanted.storages[tag->id], in_storage(tensors[i], parts[i]));
     wanted.users[tag->id].push_back(i);
   }
   for (const auto& tape : tapes) {

@@ -234,8 +234,9 @@ torch::jit::Stack Tape::run_for_shapes(const c10::OperatorHandle& op, const torc
 // that draws no random numbers.
 void Tape::run_on_values(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base) {
   Entry entry = make_entry(op, stack, base);
-  const std::set<int64_t> wanted(entry.reads.begin(), entry.reads.end());
-  std::set<int64_t> needed = wanted;
+  Wanted wanted;
+  for (int64_t id : entry.reads) wanted[id] = {0, storage_nbytes_[static_cast<size_t>(id)]};
+  std::set<int64_t> needed(entry.reads.begin(), entry.reads.end());
   bool random = entry.random;
   for (auto past = entries_.rbegin(); past != entries_.rend(); ++past) {
     const bool used = std::any_of(past->writes.begin(), past->writes.end(),

@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "engine/dispatch.h"
+#include "zero/lazy.h"
 
 namespace zero::detail {
 
@@ -47,9 +49,11 @@ class Tape : public OperatorRecorder, public std::enable_shared_from_this<Tape> 
   Tape();
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override;
 
+  /// Storages, and which of their elements; the rest of a storage may be left undefined.
+  using Wanted = std::map<int64_t, ElementRange>;
   /// Executes what the `wanted` storages need. `sink` gets each as soon as no later operator touches it.
   using Sink = std::function<void(int64_t storage, const c10::Storage& values)>;
-  void replay(const std::set<int64_t>& wanted, const Sink& sink);
+  void replay(const Wanted& wanted, const Sink& sink);
 
  private:
   using Source = std::variant<at::Tensor, TensorRef>;  // a tensor with data, or a hollow one

@@ -156,18 +156,21 @@ void ShardedModel::allocate() {
 void ShardedModel::fill() {
   const InitialValues* elsewhere = options.initial_values.get();
   std::vector<at::Tensor> wanted;
+  std::vector<ElementRange> parts;
   std::vector<size_t> which;  // of the names, then of the buffers
   for (size_t i = 0; i < names_.size(); ++i) {
     if (elsewhere && elsewhere->holds(names_[i])) continue;
     wanted.push_back(tensors_of(static_cast<int>(i)).front());
+    parts.push_back(initial_part(static_cast<int>(i)));
     which.push_back(i);
   }
   for (size_t i = 0; i < model_.buffers.size(); ++i) {
     wanted.push_back(model_.buffers[i].second);
+    parts.push_back({0, model_.buffers[i].second.numel()});
     which.push_back(names_.size() + i);
   }
   buffers.resize(model_.buffers.size());
-  replay(wanted, [&](size_t index, const at::Tensor& found) {
+  replay(wanted, parts, [&](size_t index, const at::Tensor& found) {
     const size_t i = which[index];
     at::Tensor value = found.detach().contiguous().to(mesh.device());
     if (options.broadcast_initial_values && all.size() > 1 && value.numel() > 0) {
@@ -203,6 +206,20 @@ void ShardedModel::fill() {
     unit.state = SlabState::Resident;  // built by hand: no all-gather made it so
     unit.expose();
   }
+}
+
+// What this rank looks at of the module's own values of a parameter.
+ElementRange ShardedModel::initial_part(int parameter) const {
+  const Place place = places_[static_cast<size_t>(parameter)];
+  const Unit& unit = units[static_cast<size_t>(place.unit)];
+  const int64_t numel = unit.layout.parameters[static_cast<size_t>(place.parameter)].numel;
+  const bool sent = options.broadcast_initial_values && all.size() > 1;
+  if (sent && all.rank() != 0) return {};
+  if (sent || (unit.full.defined() && !unit.common.defined())) return {0, numel};
+  for (const ShardSegment& segment : segments(place.unit))
+    if (segment.parameter == parameter)
+      return {segment.parameter_begin, segment.parameter_begin + segment.numel()};
+  return {};
 }
 
 // The module's tensors become views of the slab.

@@ -13,6 +13,7 @@
 #include "engine/residency.h"
 #include "engine/unit.h"
 #include "zero/engine.h"
+#include "zero/lazy.h"
 
 namespace zero::detail {
 
@@ -63,6 +64,7 @@ class ShardedModel {
   void allocate();
   void fill();
   void place_values(int parameter, const at::Tensor& value);
+  ElementRange initial_part(int parameter) const;
   void read_values(int parameter);
   void take_over(int parameter);
   void adopt_parameters();

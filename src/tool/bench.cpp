@@ -113,6 +113,7 @@ class Trained {
     EngineOptions options{
         .stage = arguments.stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
     options.gradient_clipping = 1;
+    options.broadcast_initial_values = arguments.stage == 0;  // all ranks draw from one seed
     options.share_parameters = !arguments.private_parameters;
     if (arguments.bucket_numel > 0) options.reduce_bucket_numel = arguments.bucket_numel;
     return options;
