@@ -108,6 +108,16 @@ TEST_F(ToolHf, PlansTrainsEvaluatesAndGenerates) {
   const json after = json::parse(good({"eval", "run", "--data", "eval.tokens", "--json"}));
   EXPECT_NEAR(after.at("loss").get<double>(), before.at("loss").get<double>(), 1e-5);
   EXPECT_EQ(good({"generate", "run", "--prompt", "Line 7", "--tokens", "30", "--temperature", "0"}), text);
+  // The same on two ranks.
+  for (const auto& [model, budget] : {std::pair{"model", "all"}, std::pair{"run", "0"}}) {
+    EXPECT_EQ(good({"generate", model, "--prompt", "Line 7", "--tokens", "30", "--temperature", "0",
+                    "--ranks", "2", "--budget", budget}),
+              text);
+    const json two = json::parse(good({"eval", model, "--data", "eval.tokens", "--sequence-length", "12",
+                                       "--ranks", "2", "--budget", budget, "--json"}));
+    EXPECT_NEAR(two.at("loss").get<double>(), before.at("loss").get<double>(), 1e-5);
+    EXPECT_EQ(two.at("tokens"), before.at("tokens"));
+  }
   // And out again: a directory like the one it came from.
   good({"consolidate", "run", "out"});
   const json again =
@@ -127,11 +137,21 @@ TEST_F(ToolHf, FineTunesAdapters) {
   good({"eval", "run", "--data", "eval.tokens"});
   bad({"consolidate", "run", "out"}, "low-rank adapters");
   EXPECT_FALSE(fs::exists(folder_.path() / "out"));
+  // A model of its own, which says what the adapted one does.
+  good({"consolidate", "run", "out", "--merge-adapters"});
+  const auto loss_of = [&](const char* model) {
+    return json::parse(good({"eval", model, "--data", "eval.tokens", "--sequence-length", "12", "--json"}))
+        .at("loss")
+        .get<double>();
+  };
+  EXPECT_NEAR(loss_of("out"), loss_of("run"), 1e-6);
+  EXPECT_GT(std::abs(loss_of("out") - loss_of("model")), 1e-5);
 }
 
 TEST_F(ToolHf, SaysWhatIsWrong) {
   bad({"train", "train.json", "--set", "model.layers=3"}, "model.layers is 2 there and 3 here");
   bad({"eval", "model", "--data", "eval.tokens", "--sequence-length", "17"}, "--sequence-length");
+  bad({"generate", "model", "--prompt", "a", "--ranks", "2", "--budget", "much"}, "--budget");
   tensors_.back().tensor.name = "head.weight";
   tensors_.front().tensor.name = "x\n";
   folder_.write("model/model.safetensors", testing::safetensors_bytes(tensors_));

@@ -49,10 +49,19 @@ using LogitsFunction = std::function<torch::Tensor(const torch::Tensor& tokens)>
 std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<const int64_t> prompt,
                                      int64_t context_length, const GenerateOptions& options = {});
 
+/// How ranks make one text together; unset: the rank makes it alone.
+struct GenerateTogether {
+  /// Runs the model's forward, such as inside Engine::forward, and returns its logits.
+  std::function<torch::Tensor(const std::function<torch::Tensor()>& forward)> run = {};
+  /// The token that all ranks take, given the one that was drawn here.
+  std::function<int64_t(int64_t token)> agree = {};
+};
+
 /// The same from a model, which looks at each token once and keeps its keys and values; where the text is
 /// longer than the context, the last context_length tokens are looked at anew for each token. The parameters
 /// are read in every step: under stage 3 hold them with a GatherScope.
 std::vector<int64_t> generate_tokens(LanguageModel& model, std::span<const int64_t> prompt,
-                                     const GenerateOptions& options = {});
+                                     const GenerateOptions& options = {},
+                                     const GenerateTogether& together = {});
 
 }  // namespace zero

@@ -231,9 +231,10 @@ void ShardedModel::take_over(int parameter) {
     tensor.set_data(view_of(units[static_cast<size_t>(place.unit)], spot));
 }
 
-// Reads what this rank keeps of a parameter, a piece at a time and nothing twice.
+// Reads what this rank keeps of a parameter, a piece at a time and nothing twice. Pieces are some blocks of a
+// checkpoint long, since of those at its ends a reader needs the whole.
 void ShardedModel::read_values(int parameter) {
-  constexpr int64_t kPieceNumel = 1 << 18;
+  constexpr int64_t kPieceNumel = 1 << 20;
   const Place place = places_[static_cast<size_t>(parameter)];
   Unit& unit = units[static_cast<size_t>(place.unit)];
   const UnitParameter& spot = unit.layout.parameters[static_cast<size_t>(place.parameter)];

@@ -107,7 +107,8 @@ namespace {
 using TextLogits = std::function<torch::Tensor(std::span<const int64_t> text)>;
 
 std::vector<int64_t> go_on(const TextLogits& logits_of, std::span<const int64_t> prompt,
-                           int64_t context_length, const GenerateOptions& options) {
+                           int64_t context_length, const GenerateOptions& options,
+                           const GenerateTogether& together) {
   options.check();
   require(context_length >= 1, ErrorKind::Config, "generate context_length",
           "expected 1 or more, got " + std::to_string(context_length));
@@ -119,7 +120,8 @@ std::vector<int64_t> go_on(const TextLogits& logits_of, std::span<const int64_t>
   for (int64_t i = 0; i < options.max_new_tokens; i++) {
     const auto logits = last_logits(logits_of(text));
     const std::span<const float> values(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
-    const int64_t next = draw(next_token_distribution(values, options), generator);
+    const int64_t drawn = draw(next_token_distribution(values, options), generator);
+    const int64_t next = together.agree ? together.agree(drawn) : drawn;
     if (next == options.stop_token) break;
     text.push_back(next);
   }
@@ -141,23 +143,26 @@ std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<
       [&](std::span<const int64_t> text) {
         return logits_of(last_tokens(text, std::min<int64_t>(std::ssize(text), context_length)));
       },
-      prompt, context_length, options);
+      prompt, context_length, options, {});
 }
 
 std::vector<int64_t> generate_tokens(LanguageModel& model, std::span<const int64_t> prompt,
-                                     const GenerateOptions& options) {
+                                     const GenerateOptions& options, const GenerateTogether& together) {
   const int64_t context_length = model.context_length();
   const int64_t most = std::ssize(prompt) + std::min(options.max_new_tokens, context_length);
   KeyValueCache cache(std::min(most, context_length));
   const torch::Device device = model.parameters().front().device();
+  const auto forward = [&](std::span<const int64_t> text) {
+    const int64_t length = std::ssize(text);
+    // Every token of a moved window has another position, which all keys and values depend on.
+    if (length > context_length) return model.forward(last_tokens(text, context_length).to(device));
+    return model.forward(last_tokens(text, length - cache.length()).to(device), cache);
+  };
   return go_on(
       [&](std::span<const int64_t> text) {
-        const int64_t length = std::ssize(text);
-        // Every token of a moved window has another position, which all keys and values depend on.
-        if (length > context_length) return model.forward(last_tokens(text, context_length).to(device));
-        return model.forward(last_tokens(text, length - cache.length()).to(device), cache);
+        return together.run ? together.run([&] { return forward(text); }) : forward(text);
       },
-      prompt, context_length, options);
+      prompt, context_length, options, together);
 }
 
 }  // namespace zero

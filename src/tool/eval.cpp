@@ -4,20 +4,20 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "budget.h"
 #include "ranks.h"
 #include "verbs.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
 #include "zero/error.h"
-#include "zero/evaluate.h"
-#include "zero/load_model.h"
+#include "zero/inference.h"
 
 namespace zero::tool {
 namespace {
 
 struct EvalArguments {
-  std::string model, data;
+  std::string model, data, budget;
   int ranks = 0;
   int64_t batches = 0, sequence_length = 0;
   bool json = false;
@@ -33,10 +33,6 @@ TokenFile open_data(const EvalArguments& arguments, const SavedModel& saved) {
   return file;
 }
 
-at::ScalarType dtype_of(const Config& config) {
-  return config.precision.param_dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
-}
-
 void print(const EvalArguments& arguments, const SavedModel& saved, const EvalResult& result) {
   if (arguments.json) {
     const nlohmann::ordered_json json = {{"loss", result.loss},     {"perplexity", result.perplexity},
@@ -50,22 +46,20 @@ void print(const EvalArguments& arguments, const SavedModel& saved, const EvalRe
             << "  (" << saved.checkpoint.string() << " on " << arguments.data << ")\n";
 }
 
-// Each rank has the whole model and its part of the samples.
+// Each rank has its shard of the model and its part of the samples. A batch has tokens enough to make up for
+// gathering each unit once more, so the run's budget does.
 int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const Rendezvous& job) {
   const TokenFile file = open_data(arguments, saved);
   use_training_allocator();
   prepare_compute_threads(compute_threads_of(saved.config, job.local_size));
   const Mesh mesh = Mesh::join(job, mesh_options_of(saved.config));
   try {
-    const std::shared_ptr<LanguageModel> model = load_model(saved, dtype_of(saved.config));
-    model->to(mesh.device());
-    model->eval();
+    Inference inference(saved, mesh,
+                        {.budget_bytes = budget_of(arguments.budget, saved.config.residency.budget_bytes)});
     const EvaluateOptions options{.sequence_length = saved.config.data.sequence_length,
                                   .batch_size = saved.config.train_micro_batch_size,
                                   .batches = arguments.batches};
-    const EvalResult result = evaluate(
-        [&](const at::Tensor& tokens, const at::Tensor& targets) { return model->loss(tokens, targets); },
-        file, options, mesh);
+    const EvalResult result = inference.evaluate(file, options);
     if (mesh.rank() == 0) print(arguments, saved, result);
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());
@@ -91,9 +85,11 @@ int run_eval(int argc, char** argv) {
   app.add_option("--sequence-length", arguments.sequence_length,
                  "tokens of a sample [as trained; 1024 at most]")
       ->check(CLI::PositiveNumber);
+  app.add_option("--budget", arguments.budget, kBudgetHelp + " [the run's residency.budget]");
   app.add_flag("--json", arguments.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;
 
+  budget_of(arguments.budget, 0);
   const Ranks ranks = ranks_of(arguments.ranks);
   SavedModel saved = find_model(arguments.model);
   if (arguments.sequence_length > 0) saved.config.data.sequence_length = arguments.sequence_length;

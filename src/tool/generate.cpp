@@ -3,19 +3,23 @@
 
 #include <iostream>
 
+#include "budget.h"
+#include "ranks.h"
 #include "text.h"
 #include "verbs.h"
+#include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine_options.h"
 #include "zero/error.h"
-#include "zero/load_model.h"
+#include "zero/inference.h"
 #include "zero/utf8.h"
 
 namespace zero::tool {
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt, tokenizer;
+  std::string model, prompt, tokenizer, budget;
+  int ranks = 0;
   GenerateOptions options;
 };
 
@@ -31,28 +35,50 @@ Tokenizer load_tokenizer(const GenerateArguments& arguments, const SavedModel& s
   return tokenizer;
 }
 
-int generate(GenerateArguments arguments) {
+/// All that a text needs but the model's values.
+struct Request {
+  SavedModel saved;
+  Tokenizer tokenizer;
+  std::vector<int64_t> prompt;
+  GenerateOptions options;
+};
+
+Request check(const GenerateArguments& arguments) {
   arguments.options.check();
+  budget_of(arguments.budget, 0);
   require_utf8(arguments.prompt, "--prompt");
-  const SavedModel saved = find_model(arguments.model);
-  const Tokenizer tokenizer = load_tokenizer(arguments, saved);
+  SavedModel saved = find_model(arguments.model);
+  Tokenizer tokenizer = load_tokenizer(arguments, saved);
   const std::vector<int32_t> ids = tokenizer.encode(arguments.prompt, "--prompt");
   require(!ids.empty(), ErrorKind::Config, "--prompt", "expected some text, got none");
-  const at::ScalarType dtype = saved.config.precision.param_dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
-  const std::shared_ptr<LanguageModel> model = load_model(saved, dtype);
-  model->eval();
-  if (const auto end = tokenizer.end_of_text()) arguments.options.stop_token = *end;
-  if (saved.end_token) arguments.options.stop_token = saved.end_token;
-  const std::vector<int64_t> prompt(ids.begin(), ids.end());
-  const std::vector<int64_t> made = generate_tokens(*model, prompt, arguments.options);
+  GenerateOptions options = arguments.options;
+  if (const auto end = tokenizer.end_of_text()) options.stop_token = *end;
+  if (saved.end_token) options.stop_token = saved.end_token;
+  return {std::move(saved), std::move(tokenizer), {ids.begin(), ids.end()}, options};
+}
 
+void print(const std::string& prompt, const std::vector<int64_t>& made, const Tokenizer& tokenizer) {
   // The model may have rows that are no token of the vocabulary; they stand for no bytes.
   std::string bytes;
   for (const int64_t token : made) {
     const auto id = static_cast<int32_t>(token);
     if (token < tokenizer.vocab_size()) bytes += tokenizer.decode(std::span(&id, 1));
   }
-  std::cout << arguments.prompt << printable(bytes) << std::endl;
+  std::cout << prompt << printable(bytes) << std::endl;
+}
+
+int generate_here(const GenerateArguments& arguments, const Request& request, const Rendezvous& job) {
+  use_training_allocator();
+  prepare_compute_threads(compute_threads_of(request.saved.config, job.local_size));
+  const Mesh mesh = Mesh::join(job, mesh_options_of(request.saved.config));
+  try {
+    Inference inference(request.saved, mesh, {.budget_bytes = budget_of(arguments.budget, kAllBytes)});
+    const std::vector<int64_t> made = inference.generate(request.prompt, request.options);
+    if (mesh.rank() == 0) print(arguments.prompt, made, request.tokenizer);
+  } catch (const std::exception& error) {
+    mesh.report_failure(error.what());
+    throw;
+  }
   return 0;
 }
 
@@ -74,8 +100,12 @@ int run_generate(int argc, char** argv) {
   app.add_option("--top-p", options.top_p, "only the fewest tokens whose probabilities reach p [1]");
   app.add_option("--seed", options.seed, "the same seed gives the same text [0]");
   app.add_option("--tokenizer", arguments.tokenizer, "instead of the run's data.tokenizer");
+  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]");
+  app.add_option("--budget", arguments.budget, kBudgetHelp + ", once a text [all]");
   if (!parse(app, argc, argv)) return 0;
-  return generate(arguments);
+  const Ranks ranks = ranks_of(arguments.ranks);
+  const Request request = check(arguments);
+  return ranks.starts ? launch_self(ranks.ranks, argc, argv) : generate_here(arguments, request, ranks.job);
 }
 
 }  // namespace zero::tool

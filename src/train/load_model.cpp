@@ -4,18 +4,14 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string>
-#include <string_view>
 
 #include "checkpoint/index.h"
-#include "checkpoint/json.h"
 #include "engine/frozen.h"
 #include "hf/model_directory.h"
 #include "train/checkpoint_metadata.h"
-#include "train/file_values.h"
 #include "train/run_files.h"
+#include "train/saved_values.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 #include "zero/hf_model.h"
@@ -26,61 +22,6 @@ namespace zero {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kModel = "model/";
-
-// The types that the engine stores parameters in.
-at::ScalarType stored_type(Dtype dtype, const std::string& place) {
-  switch (dtype) {
-    case Dtype::f32:
-      return at::kFloat;
-    case Dtype::bf16:
-      return at::kBFloat16;
-    case Dtype::f16:
-      return at::kHalf;
-    case Dtype::f64:
-      return at::kDouble;
-    default:
-      fail(ErrorKind::Unsupported, place, "stored as " + std::string(to_string(dtype)));
-  }
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text.append(text.size() > 1 ? ", " : "").append(std::to_string(size));
-  return text + "]";
-}
-
-void check_parameter(const CheckpointReader& reader, const std::string& place, const std::string& name,
-                     const at::Tensor& parameter) {
-  const auto found = reader.tensors().find(std::string(kModel) + name);
-  require(found != reader.tensors().end(), ErrorKind::Config, place,
-          "it is of another model: it has no parameter " + name);
-  require(found->second.shape == parameter.sizes().vec(), ErrorKind::Config, place,
-          "it is of another model: " + name + " has shape " + shape_text(found->second.shape) +
-              ", expected " + shape_text(parameter.sizes().vec()));
-}
-
-void check_nothing_else(const CheckpointReader& reader, const std::string& place,
-                        const std::set<std::string>& names) {
-  for (const auto& [name, stored] : reader.tensors()) {
-    const bool known = name.starts_with(kModel) && names.contains(name.substr(kModel.size()));
-    const bool other =
-        name.starts_with("optimizer/") || name.starts_with("rank/") || name.starts_with("buffer/");
-    require(known || other, ErrorKind::Config, place,
-            "it is of another model: it holds " + name + ", which this one does not have");
-  }
-}
-
-void read_parameter(const CheckpointReader& reader, const std::string& place, const std::string& name,
-                    const at::Tensor& parameter) {
-  const std::string stored_name = std::string(kModel) + name;
-  const at::ScalarType type = stored_type(reader.tensors().at(stored_name).dtype, place + ": " + name);
-  const bool straight = type == parameter.scalar_type() && parameter.is_contiguous();
-  at::Tensor values = straight ? parameter : at::empty(parameter.sizes(), type);
-  reader.read(stored_name, 0, values.numel(), values.mutable_data_ptr());
-  if (!straight) parameter.copy_(values);
-}
 
 fs::path newest_of_run(const fs::path& run) {
   const Config config = training::read_config(run);
@@ -137,45 +78,16 @@ SavedModel model_directory(const fs::path& directory) {
   return saved;
 }
 
-void read_from_files(const InitialValues& values, const std::string& name, const at::Tensor& parameter) {
-  constexpr int64_t kPieceNumel = 1 << 18;
-  const at::Tensor flat = parameter.view({-1}), buffer = at::empty({kPieceNumel}, at::kFloat);
+// fp32 straight into its memory, other types a piece at a time.
+void read_parameter(const InitialValues& values, const std::string& name, const at::Tensor& parameter) {
+  constexpr int64_t kPieceNumel = 1 << 20;
+  const at::Tensor flat = parameter.view({-1});
+  if (flat.scalar_type() == at::kFloat) return values.read(name, 0, flat);
+  const at::Tensor buffer = at::empty({std::min(kPieceNumel, flat.numel())}, at::kFloat);
   for (int64_t begin = 0; begin < flat.numel(); begin += kPieceNumel) {
     const at::Tensor piece = buffer.narrow(0, 0, std::min(kPieceNumel, flat.numel() - begin));
     values.read(name, begin, piece);
     flat.narrow(0, begin, piece.numel()).copy_(piece);
-  }
-}
-
-// The frozen parameters that a checkpoint leaves out, with what they must be; see engine/frozen.h.
-std::map<std::string, uint64_t> left_out_of(const CheckpointReader& reader, const std::string& place) {
-  const checkpoint::Json about = checkpoint::parse_object(reader.metadata(), place);
-  const checkpoint::Json engine = about.value("engine", checkpoint::Json::object());
-  std::map<std::string, uint64_t> frozen;
-  if (!engine.is_object() || !engine.contains("frozen_from")) return frozen;
-  const auto& stored = checkpoint::member(engine, "frozen", checkpoint::Json::value_t::object, place);
-  for (const auto& [name, fingerprint] : stored.items())
-    frozen[name] = checkpoint::hex_value(fingerprint, "frozen", place);
-  return frozen;
-}
-
-// What a checkpoint leaves out comes from the directory that training began with, if it began with one.
-void read_left_out(LanguageModel& model, const SavedModel& saved,
-                   const std::map<std::string, uint64_t>& left_out) {
-  if (left_out.empty()) return;
-  require(!saved.config.model.from.empty(), ErrorKind::Unsupported, saved.checkpoint.string(),
-          "it leaves out frozen parameters that were drawn, not read from a model directory",
-          "train with checkpoint.trainable_only false");
-  Config config = saved.config;
-  config.lora.from.clear();  // adapters are in the checkpoint
-  const auto values = training::file_values_of(config);
-  for (const auto& parameter : model.named_parameters()) {
-    const auto expected = left_out.find(parameter.key());
-    if (expected == left_out.end()) continue;
-    read_from_files(*values, parameter.key(), parameter.value());
-    require(detail::frozen_fingerprint(parameter.value()) == expected->second, ErrorKind::Config,
-            config.model.from,
-            parameter.key() + " is not the one that " + saved.checkpoint.string() + " was trained with");
   }
 }
 
@@ -203,27 +115,15 @@ std::shared_ptr<LanguageModel> load_model(const SavedModel& saved, at::ScalarTyp
     add_adapters(*built, saved.config.lora);
     return built;
   });
-  for (auto& parameter : model->named_parameters())
-    parameter.value().set_data(at::empty(parameter.value().sizes(), dtype));
-  if (saved.hugging_face) {
-    const auto values = training::file_values_of(saved.config);
-    for (const auto& parameter : model->named_parameters())
-      read_from_files(*values, parameter.key(), parameter.value());
-    return model;
+  const training::SavedValues saved_values = training::values_of(saved);
+  for (auto& item : model->named_parameters()) {
+    const std::string& name = item.key();
+    at::Tensor parameter = item.value();
+    parameter.set_data(at::empty(parameter.sizes(), dtype));
+    read_parameter(*saved_values.values, name, parameter);
+    if (saved_values.left_out.contains(name))
+      saved_values.require_same(saved, name, detail::frozen_fingerprint(parameter));
   }
-  const CheckpointReader reader(saved.checkpoint);
-  const std::string place = saved.checkpoint.string();
-  const std::map<std::string, uint64_t> left_out = left_out_of(reader, place);
-  std::set<std::string> names;
-  for (const auto& parameter : model->named_parameters()) {
-    if (left_out.contains(parameter.key())) continue;
-    check_parameter(reader, place, parameter.key(), parameter.value());
-    names.insert(parameter.key());
-  }
-  check_nothing_else(reader, place, names);
-  for (const auto& parameter : model->named_parameters())
-    if (names.contains(parameter.key())) read_parameter(reader, place, parameter.key(), parameter.value());
-  read_left_out(*model, saved, left_out);
   return model;
 }
 

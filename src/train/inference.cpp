@@ -1,0 +1,105 @@
+#include "zero/inference.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "engine/frozen.h"
+#include "train/agree.h"
+#include "train/saved_values.h"
+#include "zero/lazy.h"
+#include "zero/model_shape.h"
+
+namespace zero {
+namespace {
+
+std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
+  std::shared_ptr<LanguageModel> model = lazily([&] {
+    auto built = make_language_model(shape_of(config));
+    add_adapters(*built, config.lora);
+    return built;
+  });
+  for (auto& parameter : model->named_parameters()) parameter.value().set_requires_grad(false);
+  model->eval();
+  return model;
+}
+
+EngineOptions engine_options(const Config& config, int64_t budget_bytes,
+                             std::shared_ptr<const InitialValues> values) {
+  EngineOptions options;
+  options.stage = 3;
+  options.dtype = config.precision.param_dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
+  options.budget_bytes = budget_bytes;
+  options.group_numel = config.residency.group_numel;
+  options.share_parameters = config.residency.share;
+  options.initial_values = std::move(values);
+  return options;
+}
+
+// One unit at a time is whole.
+void check_left_out(const SavedModel& saved, const training::SavedValues& values, LanguageModel& model,
+                    Engine& engine, const Mesh& mesh) {
+  const auto parameters = model.named_parameters();
+  for (const auto& [name, expected] : values.left_out) {
+    const std::array names{name};
+    const GatherScope scope(engine, names);
+    training::together(mesh, "frozen parameters", [&] {
+      values.require_same(saved, name, detail::frozen_fingerprint(parameters[name]));
+    });
+  }
+}
+
+}  // namespace
+
+// Everything gathered, where that is wanted, and no gradients.
+class Inference::Scope {
+ public:
+  explicit Scope(Inference& inference) {
+    if (inference.gathers_once_) gathered_.emplace(*inference.engine_);
+  }
+
+ private:
+  at::NoGradGuard no_grad_;
+  std::optional<GatherScope> gathered_;
+};
+
+Inference::Inference(const SavedModel& saved, const Mesh& mesh, const InferenceOptions& options)
+    : mesh_(mesh), gathers_once_(options.budget_bytes == kAllBytes) {
+  training::SavedValues values;
+  training::together(mesh, "model", [&] {
+    values = training::values_of(saved);
+    model_ = lazy_model(saved.config);
+  });
+  engine_ = std::make_unique<Engine>(*model_, SGD{},
+                                     engine_options(saved.config, options.budget_bytes, values.values), mesh);
+  check_left_out(saved, values, *model_, *engine_, mesh);
+}
+
+Inference::~Inference() = default;
+
+EvalResult Inference::evaluate(const TokenFile& file, const EvaluateOptions& options) {
+  const Scope scope(*this);
+  const auto loss = [&](const at::Tensor& tokens, const at::Tensor& targets) {
+    return engine_->forward([&] { return model_->loss(tokens, targets); });
+  };
+  return zero::evaluate(loss, file, options, mesh_);
+}
+
+std::vector<int64_t> Inference::generate(std::span<const int64_t> prompt, const GenerateOptions& options) {
+  const Scope scope(*this);
+  GenerateTogether together{.run = [&](const auto& forward) { return engine_->forward(forward); }};
+  const at::TensorOptions integers = at::TensorOptions(at::kLong).device(mesh_.device());
+  if (mesh_.size() > 1)
+    together.agree = [&](int64_t drawn) {
+      at::Tensor token = at::full({1}, drawn, integers);
+      mesh_.world().broadcast(token, 0, "token").wait();
+      return token.item<int64_t>();
+    };
+  return generate_tokens(*model_, prompt, options, together);
+}
+
+}  // namespace zero

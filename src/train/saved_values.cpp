@@ -1,0 +1,146 @@
+#include "train/saved_values.h"
+
+#include <ATen/ops/empty.h>
+
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/index.h"
+#include "checkpoint/json.h"
+#include "train/file_values.h"
+#include "zero/checkpoint.h"
+#include "zero/error.h"
+#include "zero/model_shape.h"
+
+namespace zero::training {
+namespace {
+
+constexpr std::string_view kModel = "model/";
+
+// The types that the engine stores parameters in.
+at::ScalarType stored_type(Dtype dtype, const std::string& place) {
+  switch (dtype) {
+    case Dtype::f32:
+      return at::kFloat;
+    case Dtype::bf16:
+      return at::kBFloat16;
+    case Dtype::f16:
+      return at::kHalf;
+    case Dtype::f64:
+      return at::kDouble;
+    default:
+      fail(ErrorKind::Unsupported, place, "stored as " + std::string(to_string(dtype)));
+  }
+}
+
+class CheckpointValues : public InitialValues {
+ public:
+  CheckpointValues(std::shared_ptr<const CheckpointReader> reader, std::string place,
+                   std::shared_ptr<const InitialValues> elsewhere)
+      : reader_(std::move(reader)), place_(std::move(place)), elsewhere_(std::move(elsewhere)) {}
+
+  bool holds(const std::string& name) const override {
+    return reader_->tensors().contains(std::string(kModel) + name) || (elsewhere_ && elsewhere_->holds(name));
+  }
+
+  void read(const std::string& name, int64_t begin, at::Tensor out) const override {
+    const std::string stored_name = std::string(kModel) + name;
+    const auto found = reader_->tensors().find(stored_name);
+    if (found == reader_->tensors().end()) return elsewhere_->read(name, begin, std::move(out));
+    const at::ScalarType type = stored_type(found->second.dtype, place_ + ": " + name);
+    const bool straight = type == out.scalar_type();
+    const at::Tensor values = straight ? out : at::empty(out.sizes(), type);
+    reader_->read(stored_name, begin, values.numel(), values.mutable_data_ptr());
+    if (!straight) out.copy_(values);
+  }
+
+ private:
+  std::shared_ptr<const CheckpointReader> reader_;
+  std::string place_;
+  std::shared_ptr<const InitialValues> elsewhere_;  // what the checkpoint leaves out
+};
+
+// The frozen parameters that a checkpoint leaves out, with what they must be; see engine/frozen.h.
+std::map<std::string, uint64_t> left_out_of(const CheckpointReader& reader, const std::string& place) {
+  const checkpoint::Json about = checkpoint::parse_object(reader.metadata(), place);
+  const checkpoint::Json engine = about.value("engine", checkpoint::Json::object());
+  std::map<std::string, uint64_t> frozen;
+  if (!engine.is_object() || !engine.contains("frozen_from")) return frozen;
+  const auto& stored = checkpoint::member(engine, "frozen", checkpoint::Json::value_t::object, place);
+  for (const auto& [name, fingerprint] : stored.items())
+    frozen[name] = checkpoint::hex_value(fingerprint, "frozen", place);
+  return frozen;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (const int64_t size : shape) text.append(text.size() > 1 ? ", " : "").append(std::to_string(size));
+  return text + "]";
+}
+
+/// A checkpoint beside the model that it shall be of.
+struct Comparison {
+  const CheckpointReader& reader;
+  const std::string& place;
+  const std::map<std::string, uint64_t>& left_out;
+  std::set<std::string> names = {};  // of the parameters that it holds
+
+  void check(const ModuleSpec& module) {
+    for (const ParameterSpec& parameter : module.parameters)
+      if (!left_out.contains(parameter.name)) check(parameter);
+    for (const ModuleSpec& child : module.children) check(child);
+  }
+
+  void check(const ParameterSpec& parameter) {
+    const std::string& name = parameter.name;
+    const auto found = reader.tensors().find(std::string(kModel) + name);
+    require(found != reader.tensors().end(), ErrorKind::Config, place,
+            "it is of another model: it has no parameter " + name);
+    require(found->second.shape == parameter.shape, ErrorKind::Config, place,
+            "it is of another model: " + name + " has shape " + shape_text(found->second.shape) +
+                ", expected " + shape_text(parameter.shape));
+    names.insert(name);
+  }
+
+  void check_nothing_else() const {
+    for (const auto& [name, stored] : reader.tensors()) {
+      const bool known = name.starts_with(kModel) && names.contains(name.substr(kModel.size()));
+      const bool other =
+          name.starts_with("optimizer/") || name.starts_with("rank/") || name.starts_with("buffer/");
+      require(known || other, ErrorKind::Config, place,
+              "it is of another model: it holds " + name + ", which this one does not have");
+    }
+  }
+};
+
+}  // namespace
+
+SavedValues values_of(const SavedModel& saved) {
+  if (saved.hugging_face) return {.values = file_values_of(saved.config)};
+  const std::string place = saved.checkpoint.string();
+  const auto reader = std::make_shared<const CheckpointReader>(saved.checkpoint);
+  SavedValues found{.values = {}, .left_out = left_out_of(*reader, place)};
+  Comparison comparison{.reader = *reader, .place = place, .left_out = found.left_out};
+  comparison.check(trained_spec(saved.config));
+  comparison.check_nothing_else();
+  std::shared_ptr<const InitialValues> elsewhere;
+  if (!found.left_out.empty()) {
+    require(!saved.config.model.from.empty(), ErrorKind::Unsupported, place,
+            "it leaves out frozen parameters that were drawn, not read from a model directory",
+            "train with checkpoint.trainable_only false");
+    Config config = saved.config;
+    config.lora.from.clear();  // adapters are in the checkpoint
+    elsewhere = file_values_of(config);
+  }
+  found.values = std::make_shared<CheckpointValues>(reader, place, std::move(elsewhere));
+  return found;
+}
+
+void SavedValues::require_same(const SavedModel& saved, const std::string& name, uint64_t fingerprint) const {
+  require(left_out.at(name) == fingerprint, ErrorKind::Config, saved.config.model.from,
+          name + " is not the one that " + saved.checkpoint.string() + " was trained with");
+}
+
+}  // namespace zero::training
