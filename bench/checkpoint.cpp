@@ -32,8 +32,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kBlock = size_t{4} << 20;     // dd bs=4M
-constexpr int64_t kAhead = int64_t{16} << 20;  // as the engine does
+constexpr size_t kBlock = size_t{4} << 20;  // dd bs=4M
 
 double seconds(const std::function<void()>& work) {
   const auto begin = Clock::now();
@@ -97,23 +96,14 @@ void write_checkpoint(const fs::path& directory, const std::vector<zero::TensorP
 
 void read_checkpoint(const fs::path& checkpoint, std::vector<char>& into) {
   const zero::CheckpointReader reader(checkpoint);
-  // As the engine loads: in the order of the file, what comes next being fetched meanwhile.
+  // As the engine loads: in the order of the file.
   std::vector<std::string> names;
   for (const auto& [name, tensor] : reader.tensors()) names.push_back(name);
   const auto& tensors = reader.tensors();
   std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) {
     return tensors.at(a).pieces[0].offset_bytes < tensors.at(b).pieces[0].offset_bytes;
   });
-  size_t next = 0;
-  int64_t ahead = 0;
-  for (const std::string& name : names) {
-    for (; next < names.size() && ahead < kAhead; ++next) {
-      reader.prefetch(names[next], 0, tensors.at(names[next]).shape[0]);
-      ahead += tensors.at(names[next]).shape[0] * 4;
-    }
-    reader.read(name, 0, tensors.at(name).shape[0], into.data());
-    ahead -= tensors.at(name).shape[0] * 4;
-  }
+  for (const std::string& name : names) reader.read(name, 0, tensors.at(name).shape[0], into.data());
 }
 
 double median(std::vector<double> values) {

@@ -119,11 +119,9 @@ class CheckpointReader {
   int64_t step() const;
   /// Copies elements [begin, begin + numel) of a tensor. Reads those bytes and no others, but for the rest of
   /// the checksum blocks at either end, and checks all of them. Throws Corrupt naming file and tensor; Usage
-  /// for an unknown name or a range outside it. After an error `out` holds anything.
+  /// for an unknown name or a range outside it. After an error `out` holds anything. Fastest in the order of
+  /// the files: the system then fetches ahead.
   void read(const std::string& name, int64_t begin, int64_t numel, void* out) const;
-  /// Asks the system to fetch elements that read() will want soon, so that a disk works while what came
-  /// before is checked and converted. A hint: nothing is thrown, and nothing is counted.
-  void prefetch(const std::string& name, int64_t begin, int64_t numel) const noexcept;
   /// Bytes of tensors read from files so far.
   int64_t bytes_read() const;
   /// Lengths of the files, by name; the index is not among them.

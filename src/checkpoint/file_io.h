@@ -36,7 +36,7 @@ class File {
 
   /// Fills `out` from an offset. Throws Corrupt where the file ends before.
   void read_at(int64_t offset, std::span<std::byte> out) const;
-  /// Asks the system to read a range into memory meanwhile.
+  /// Asks the system to read a range into memory meanwhile; of a long one it may fetch only the beginning.
   void read_ahead(int64_t offset, int64_t bytes) const;
 
   /// What tells this file from one put in its place later.

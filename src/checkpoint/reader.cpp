@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -18,9 +20,18 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-constexpr int64_t kReadBytes = int64_t{1} << 20;   // at a time
-constexpr int64_t kAheadBytes = int64_t{8} << 20;  // that the system fetches meanwhile
+constexpr int64_t kReadBytes = int64_t{1} << 20;   // at a time: checked while it is still in the cache
+constexpr int64_t kAheadBytes = int64_t{8} << 20;  // fetched at once where reading jumps
+constexpr size_t kMostOpenFiles = 64;
 static_assert(kReadBytes % kChecksumBytes == 0);
+
+/// A file that stays open from one read to the next: the system fetches ahead of a descriptor that is read in
+/// order, so that the disk works while what came before is checked.
+struct OpenFile {
+  explicit OpenFile(File opened) : file(std::move(opened)) {}
+  File file;
+  std::atomic<int64_t> next = 0;  // byte behind the last read
+};
 
 /// One piece of one tensor.
 struct PieceOf {
@@ -38,7 +49,7 @@ struct CheckpointReader::State {
 
   void check_file(const std::string& name, int64_t bytes);
   void check_headers();
-  File open(const std::string& name) const;
+  std::shared_ptr<OpenFile> open(const std::string& name) const;
   void read_piece(const PieceOf& of, int64_t from, int64_t to, std::byte* out) const;
   std::optional<DamagedPiece> check_piece(const PieceOf& of, std::span<std::byte> buffer) const;
 
@@ -48,10 +59,12 @@ struct CheckpointReader::State {
 
  private:
   [[noreturn]] void fail_short(const fs::path& path, int64_t bytes, int64_t expected) const;
-  void read_at(const File& file, int64_t offset, std::span<std::byte> out) const;
+  void read_at(OpenFile& file, int64_t offset, std::span<std::byte> out) const;
   std::optional<DamagedPiece> check_blocks(const PieceOf& of, int64_t begin,
                                            std::span<const std::byte> bytes) const;
   std::map<std::string, Header> headers_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::shared_ptr<OpenFile>> open_files_;  // under mutex_
 };
 
 void CheckpointReader::State::check_file(const std::string& name, int64_t bytes) {
@@ -106,16 +119,25 @@ void CheckpointReader::State::check_headers() {
   headers_.clear();
 }
 
-File CheckpointReader::State::open(const std::string& name) const {
-  File file = File::open(directory / name);
-  require(file.identity() == identities.at(name), ErrorKind::Corrupt, (directory / name).string(),
+std::shared_ptr<OpenFile> CheckpointReader::State::open(const std::string& name) const {
+  std::shared_ptr<OpenFile> file;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!open_files_.contains(name) && open_files_.size() >= kMostOpenFiles) open_files_.clear();
+    std::shared_ptr<OpenFile>& known = open_files_[name];
+    if (!known) known = std::make_shared<OpenFile>(File::open(directory / name));
+    file = known;
+  }
+  require(file->file.identity() == identities.at(name), ErrorKind::Corrupt, (directory / name).string(),
           "the file changed while the checkpoint was open", "open the checkpoint again");
   return file;
 }
 
-void CheckpointReader::State::read_at(const File& file, int64_t offset, std::span<std::byte> out) const {
-  file.read_at(offset, out);
-  bytes_read += static_cast<int64_t>(out.size());
+void CheckpointReader::State::read_at(OpenFile& file, int64_t offset, std::span<std::byte> out) const {
+  file.file.read_at(offset, out);
+  const auto bytes = static_cast<int64_t>(out.size());
+  file.next = offset + bytes;
+  bytes_read += bytes;
 }
 
 // `bytes` are whole blocks of the piece, from byte `begin` of it.
@@ -147,23 +169,22 @@ void CheckpointReader::State::require_good(const std::optional<DamagedPiece>& da
 
 // Bytes [from, to) of a piece. Whole blocks go straight to their place, others by way of `block`.
 void CheckpointReader::State::read_piece(const PieceOf& of, int64_t from, int64_t to, std::byte* out) const {
-  File file = open(of.piece.file);
-  file.read_ahead(of.piece.offset_bytes + from, std::min(kAheadBytes, to - from));
+  const std::shared_ptr<OpenFile> file = open(of.piece.file);
+  if (file->next != of.piece.offset_bytes + from)
+    file->file.read_ahead(of.piece.offset_bytes + from, std::min(kAheadBytes, to - from));
   std::vector<std::byte> block;
   for (int64_t at = from; at < to;) {
     int64_t begin = at / kChecksumBytes * kChecksumBytes, end = std::min(begin + kChecksumBytes, of.bytes);
     std::byte* target = out + (at - from);
     if (at == begin && end <= to) {
       end = std::min(to == of.bytes ? to : to / kChecksumBytes * kChecksumBytes, begin + kReadBytes);
-      if (at + kAheadBytes < to)
-        file.read_ahead(of.piece.offset_bytes + at + kAheadBytes, std::min(end - at, to - at - kAheadBytes));
       std::span<std::byte> whole(target, static_cast<size_t>(end - begin));
-      read_at(file, of.piece.offset_bytes + begin, whole);
+      read_at(*file, of.piece.offset_bytes + begin, whole);
       require_good(check_blocks(of, begin, whole));
       at = end;
     } else {
       block.resize(static_cast<size_t>(end - begin));
-      read_at(file, of.piece.offset_bytes + begin, block);
+      read_at(*file, of.piece.offset_bytes + begin, block);
       require_good(check_blocks(of, begin, block));
       int64_t next = std::min(end, to);
       std::memcpy(target, block.data() + (at - begin), static_cast<size_t>(next - at));
@@ -174,12 +195,10 @@ void CheckpointReader::State::read_piece(const PieceOf& of, int64_t from, int64_
 
 std::optional<DamagedPiece> CheckpointReader::State::check_piece(const PieceOf& of,
                                                                  std::span<std::byte> buffer) const {
-  File file = open(of.piece.file);
+  const std::shared_ptr<OpenFile> file = open(of.piece.file);
   for (int64_t begin = 0; begin < of.bytes; begin += kReadBytes) {
     auto part = buffer.first(static_cast<size_t>(std::min(kReadBytes, of.bytes - begin)));
-    // Beyond the piece, too: the next one lies there.
-    file.read_ahead(of.piece.offset_bytes + begin, kAheadBytes);
-    read_at(file, of.piece.offset_bytes + begin, part);
+    read_at(*file, of.piece.offset_bytes + begin, part);
     if (auto damage = check_blocks(of, begin, part)) return damage;
   }
   return std::nullopt;
@@ -200,19 +219,6 @@ const std::string& CheckpointReader::metadata() const { return state_->index.met
 int64_t CheckpointReader::step() const { return state_->index.step; }
 int64_t CheckpointReader::bytes_read() const { return state_->bytes_read; }
 const std::map<std::string, int64_t>& CheckpointReader::files() const { return state_->index.files; }
-
-void CheckpointReader::prefetch(const std::string& name, int64_t begin, int64_t numel) const noexcept try {
-  const StoredTensor& tensor = state_->index.tensors.at(name);
-  const int64_t item = itemsize(tensor.dtype);
-  for (const StoredPiece& piece : tensor.pieces) {
-    int64_t from = std::max(begin, piece.begin), to = std::min(begin + numel, piece.begin + piece.numel);
-    if (from < to)
-      state_->open(piece.file)
-          .read_ahead(piece.offset_bytes + (from - piece.begin) * item, (to - from) * item);
-  }
-} catch (...) {
-  // Whatever is wrong, read() says it.
-}
 
 void CheckpointReader::read(const std::string& name, int64_t begin, int64_t numel, void* out) const {
   std::string place = state_->directory.string() + ": tensor " + in_quotes(name);

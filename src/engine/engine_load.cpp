@@ -137,29 +137,16 @@ Sources find_sources(EngineState& state, const CheckpointReader& reader, const S
   return sources;
 }
 
-// In order, with the next ones under way.
-void read_parts(const CheckpointReader& reader, const std::vector<Part>& parts) {
-  constexpr int64_t kAheadBytes = int64_t{16} << 20;
-  int64_t ahead = 0;
-  size_t next = 0;
-  for (const Part& part : parts) {
-    for (; next < parts.size() && ahead < kAheadBytes; ++next) {
-      reader.prefetch(parts[next].name, parts[next].begin, parts[next].numel());
-      ahead += parts[next].bytes();
-    }
-    if (part.remainder.defined())
-      read_split(reader, part);
-    else
-      read_into(reader, part.name, part.begin, part.values);
-    ahead -= part.bytes();
-  }
-}
-
 void read_all_values(EngineState& state, const CheckpointReader& reader, const Saved& saved,
                      const Sources& sources) {
   ShardedModel& model = state.model;
   model.optimizer->set_parameter_steps(saved.parameter_steps);
-  read_parts(reader, sources.parts);
+  for (const Part& part : sources.parts) {
+    if (part.remainder.defined())
+      read_split(reader, part);
+    else
+      read_into(reader, part.name, part.begin, part.values);
+  }
   for (const Unit& unit : model.units)
     if (unit.has_plain_values() && unit.master.defined() && !unit.master.is_alias_of(unit.shard))
       unit.shard.copy_(unit.master);
