@@ -235,7 +235,54 @@ TEST_F(Consolidate, AdaptersAreNotDroppedInSilence) {
   auto about = nlohmann::json::parse(metadata());
   about["user"]["config"]["lora"] = {{"rank", 2}, {"targets", {"*.c_attn"}}};
   const fs::path adapted = save(folder_.path() / "adapted", 1, tensors_, 2, 0, about.dump());
-  EXPECT_ERROR(consolidate(adapted, out()), Unsupported, "it holds low-rank adapters");
+  EXPECT_ERROR(consolidate(adapted, out()), Unsupported, "merge them with --merge-adapters");
+}
+
+// As PEFT merges: W + alpha / rank * B A, with GPT-2's weights the other way round.
+TEST_F(Consolidate, MergesAdapters) {
+  constexpr int64_t kIn = 8, kOut = 24, kRank = 2;
+  const auto values_of = [](int64_t numel, int64_t step) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < numel; ++i) values.push_back(static_cast<float>(i * step % 13 - 6) * 0.25f);
+    return values;
+  };
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape,
+                       const std::vector<float>& values) {
+    GlobalTensor tensor = make_tensor(Dtype::f32, std::move(shape), 1);
+    std::memcpy(tensor.bytes.data(), values.data(), values.size() * sizeof(float));
+    tensors_["model/" + name] = tensor;
+  };
+  const auto w = values_of(kIn * kOut, 3), a = values_of(kRank * kIn, 5), b = values_of(kOut * kRank, 7);
+  add("h.0.attn.c_attn.weight", {kIn, kOut}, w);
+  add("h.0.attn.c_attn.lora_A.weight", {kRank, kIn}, a);
+  add("h.0.attn.c_attn.lora_B.weight", {kOut, kRank}, b);
+  auto about = nlohmann::json::parse(metadata());
+  about["user"]["config"]["lora"] = {{"rank", kRank}, {"alpha", 6}, {"targets", {"*.c_attn"}}};
+  const fs::path adapted = save(folder_.path() / "adapted", 1, tensors_, 3, 0, about.dump());
+
+  for (const bool half : {false, true}) {
+    const fs::path to = folder_.path() / (half ? "half" : "full");
+    const Dtype dtype = half ? Dtype::bf16 : Dtype::f32;
+    EXPECT_EQ(consolidate(adapted, to, {.dtype = dtype, .merge_adapters = true}).tensors, 5);
+    const hf::Weights weights(to);
+    EXPECT_EQ(weights.names().size(), 5u);
+    std::vector<float> merged(w.size()), expected = w;
+    weights.read("transformer.h.0.attn.c_attn.weight", 0, merged);
+    for (int64_t i = 0; i < kIn; ++i)
+      for (int64_t o = 0; o < kOut; ++o)
+        for (int64_t k = 0; k < kRank; ++k)
+          expected[static_cast<size_t>(i * kOut + o)] +=
+              3 * b[static_cast<size_t>(o * kRank + k)] * a[static_cast<size_t>(k * kIn + i)];
+    if (half)
+      expected =
+          converted<float>(Dtype::bf16, converted<uint16_t>(Dtype::f32, expected, Dtype::bf16), Dtype::f32);
+    EXPECT_EQ(merged, expected);  // small multiples of 1/16: exact in any order
+  }
+  // Adapters that do not fit their weight.
+  add("h.0.attn.c_attn.lora_A.weight", {kIn, kRank}, a);
+  const fs::path wrong = save(folder_.path() / "wrong", 1, tensors_, 3, 0, about.dump());
+  EXPECT_ERROR(consolidate(wrong, out(), {.merge_adapters = true}), Corrupt, "does not fit its weight's");
+  EXPECT_FALSE(fs::exists(out()));
 }
 
 TEST_F(Consolidate, APartOfAModelIsRefused) {

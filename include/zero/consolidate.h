@@ -19,6 +19,9 @@ struct ConsolidateOptions {
   int64_t most_file_bytes = 5'000'000'000;  // of tensors in one file; a larger tensor is alone in its file
   // Where the tokenizer's files are copied from. Unset: the data.tokenizer of the run's configuration.
   std::optional<std::filesystem::path> tokenizer = {};
+  // Low-rank adapters become part of the weights they belong to, W + alpha / rank * B A in fp32, rounded to
+  // the type last. Off: a checkpoint that holds adapters is refused.
+  bool merge_adapters = false;
 };
 
 struct Consolidated {
@@ -32,9 +35,9 @@ struct Consolidated {
 /// all. A checkpoint of `zero train` becomes a model directory of transformers': config.json, the tokenizer's
 /// files, the weights under Hugging Face's names. One that was saved without a configuration becomes its
 /// weights and buffers under their own names. Memory: the checkpoint's index and some buffers of a few MiB,
-/// whatever the model's size. Throws Config (out is in use, no tokenizer at that place or another one than
-/// the model was trained with, values that the type cannot hold), Unsupported, Io and Corrupt as
-/// CheckpointReader.
+/// whatever the model's size, and, merging, two adapter matrices as fp32. Throws Config (out is in use, no
+/// tokenizer at that place or another one than the model was trained with, values that the type cannot hold),
+/// Unsupported, Io and Corrupt as CheckpointReader.
 Consolidated consolidate(const std::filesystem::path& checkpoint, const std::filesystem::path& out,
                          const ConsolidateOptions& options = {});
 

@@ -10,6 +10,7 @@
 #include "checkpoint/json.h"
 #include "export/convert.h"
 #include "export/weight_files.h"
+#include "hf/adapter.h"
 #include "hf/model_directory.h"
 #include "hf/weights.h"
 #include "zero/checkpoint.h"
@@ -58,10 +59,24 @@ void require_whole(const CheckpointReader& reader, const std::string& place) {
 }
 
 // Readers would take the adapters for strangers, and the model beneath them for the trained one.
-void require_no_adapters(const Origin& origin, const std::string& place) {
-  require(origin.config.lora.rank == 0, ErrorKind::Unsupported, place,
-          "it holds low-rank adapters beside the model, which are not merged into it",
-          "load the model with PEFT, from the run's directory adapter/");
+void require_mergeable(const Origin& origin, const ConsolidateOptions& options, const std::string& place) {
+  require(origin.config.lora.rank == 0 || options.merge_adapters, ErrorKind::Unsupported, place,
+          "it holds low-rank adapters beside the model, which are not part of its weights",
+          "merge them with --merge-adapters, or load the model with PEFT, from the run's directory adapter/");
+}
+
+// Of the parameter `own`, if it has one.
+std::optional<exporting::LowRank> adapter_of(const CheckpointReader& reader, const Config& config,
+                                             const std::string& own) {
+  constexpr std::string_view kWeight = ".weight";
+  if (config.lora.rank == 0 || !own.ends_with(kWeight)) return std::nullopt;
+  const std::string layer = std::string(kModelPrefix) + own.substr(0, own.size() - kWeight.size());
+  exporting::LowRank adapter{.a = layer + ".lora_A.weight",
+                             .b = layer + ".lora_B.weight",
+                             .scale = config.lora.alpha / static_cast<double>(config.lora.rank),
+                             .in_out = hf::weights_are_in_out(config.model)};
+  if (!reader.tensors().contains(adapter.a) && !reader.tensors().contains(adapter.b)) return std::nullopt;
+  return adapter;
 }
 
 Dtype exported_dtype(Dtype stored, const ConsolidateOptions& options) {
@@ -74,11 +89,13 @@ std::vector<ExportedTensor> tensors_of(const CheckpointReader& reader, const Ori
   for (const auto& [name, stored] : reader.tensors()) {
     const bool is_parameter = name.starts_with(kModelPrefix);
     if (!is_parameter && (origin || !name.starts_with(kBufferPrefix))) continue;
-    std::string own = name.substr(is_parameter ? kModelPrefix.size() : kBufferPrefix.size());
-    tensors.push_back({.tensor = {.name = origin ? hf::hf_name(origin->config.model, own) : std::move(own),
+    const std::string own = name.substr(is_parameter ? kModelPrefix.size() : kBufferPrefix.size());
+    if (origin && hf::is_adapter(own)) continue;  // merged
+    tensors.push_back({.tensor = {.name = origin ? hf::hf_name(origin->config.model, own) : own,
                                   .dtype = exported_dtype(stored.dtype, options),
                                   .shape = stored.shape},
-                       .stored = name});
+                       .stored = name,
+                       .adapter = origin ? adapter_of(reader, origin->config, own) : std::nullopt});
   }
   return tensors;
 }
@@ -198,10 +215,10 @@ Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const 
           "--dtype", "expected fp32, bf16 or fp16");
   const CheckpointReader reader(checkpoint);
   const std::optional<Origin> origin = origin_of(reader, checkpoint.string());
+  if (origin) require_mergeable(*origin, options, checkpoint.string());
   const std::vector<ExportedTensor> tensors = tensors_of(reader, origin ? &*origin : nullptr, options);
   require(!tensors.empty(), ErrorKind::Config, checkpoint.string(), "it holds no parameters");
   require_whole(reader, checkpoint.string());
-  if (origin) require_no_adapters(*origin, checkpoint.string());
 
   const std::optional<fs::path> tokenizer_path = origin ? tokenizer_of(*origin, options) : std::nullopt;
   std::optional<int64_t> end_token;

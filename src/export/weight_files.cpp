@@ -1,6 +1,7 @@
 #include "export/weight_files.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "checkpoint/file_io.h"
 #include "export/convert.h"
@@ -24,17 +25,29 @@ void TensorSource::read(const ExportedTensor& tensor,
                         const std::function<void(std::span<const std::byte>)>& sink) {
   const StoredTensor& stored = reader_.tensors().at(tensor.stored);
   const int64_t item = itemsize(stored.dtype), most = 4 * kChecksumBytes / item;
+  std::optional<LowRankUpdate> update;
+  if (tensor.adapter) update.emplace(reader_, *tensor.adapter, stored.shape);
   for (const StoredPiece& piece : stored.pieces) {
     const int64_t end = piece.begin + piece.numel;
     for (int64_t begin = piece.begin; begin < end; begin += most) {
       const int64_t numel = std::min(most, end - begin);
       stored_.resize(static_cast<size_t>(numel * item));
       reader_.read(tensor.stored, begin, numel, stored_.data());
+      Dtype dtype = stored.dtype;
+      if (update) merge(*update, begin, std::exchange(dtype, Dtype::f32), tensor.stored);
       converted_.clear();
-      convert(stored.dtype, stored_, tensor.tensor.dtype, converted_, tensor.tensor.name);
+      convert(dtype, stored_, tensor.tensor.dtype, converted_, tensor.tensor.name);
       sink(converted_);
     }
   }
+}
+
+// What was read becomes fp32, with what the adapter adds.
+void TensorSource::merge(LowRankUpdate& update, int64_t begin, Dtype dtype, const std::string& name) {
+  merged_.clear();
+  convert(dtype, stored_, Dtype::f32, merged_, name);
+  stored_.swap(merged_);
+  update.add_to(begin, {reinterpret_cast<float*>(stored_.data()), stored_.size() / sizeof(float)});
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const ExportedTensor> tensors,

@@ -23,6 +23,8 @@ bool is_adapter(std::string_view own_name) {
   return own_name.ends_with(".lora_A.weight") || own_name.ends_with(".lora_B.weight");
 }
 
+bool weights_are_in_out(const ModelConfig& model) { return model.type == "gpt2"; }
+
 std::string peft_name(const ModelConfig& model, std::string_view own_name) {
   return std::string(kPeftPrefix) + hf_name(model, own_name);
 }
@@ -43,7 +45,7 @@ std::string adapter_config_text(const ModelConfig& model, const LoraConfig& lora
                              {"lora_dropout", 0.0},
                              {"target_modules", layers},
                              {"bias", "none"},
-                             {"fan_in_fan_out", model.type == "gpt2"},  // its linear weights are [in, out]
+                             {"fan_in_fan_out", weights_are_in_out(model)},
                              {"inference_mode", true}};
   return json.dump(2) + "\n";
 }

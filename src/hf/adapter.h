@@ -19,6 +19,9 @@ inline constexpr const char* kAdapterConfig = "adapter_config.json";
 /// True for a parameter of an adapter: "h.0.attn.c_attn.lora_A.weight".
 bool is_adapter(std::string_view own_name);
 
+/// True where linear weights are [in, out] (PEFT: fan_in_fan_out).
+bool weights_are_in_out(const ModelConfig& model);
+
 /// PEFT's name of it: "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight".
 std::string peft_name(const ModelConfig& model, std::string_view own_name);
 

@@ -12,6 +12,7 @@ namespace {
 
 struct ConsolidateArguments {
   std::string checkpoint, out, format = "safetensors", dtype, most = "5GB", tokenizer;
+  bool merge_adapters = false;
 };
 
 std::optional<Dtype> dtype_named(const std::string& name) {
@@ -46,9 +47,12 @@ int run_consolidate(int argc, char** argv) {
   app.add_option("--max-shard-size", arguments.most, "bytes of tensors in one file: 2GB, 500MiB [5GB]");
   const auto* tokenizer = app.add_option("--tokenizer", arguments.tokenizer,
                                          "directory of the tokenizer, \"\" for none [the run's]");
+  app.add_flag("--merge-adapters", arguments.merge_adapters,
+               "make low-rank adapters part of the weights they belong to");
   if (!parse(app, argc, argv)) return 0;
 
   ConsolidateOptions options;
+  options.merge_adapters = arguments.merge_adapters;
   if (arguments.format == "pytorch") options.format = ConsolidateOptions::Format::Pytorch;
   options.dtype = dtype_named(arguments.dtype);
   options.most_file_bytes = parse_bytes(arguments.most, "--max-shard-size");
