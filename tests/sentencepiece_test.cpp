@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SentencePieceModel, ::testing::Values("bpe", "un
 TEST(SentencePiece, KnowsItsTokensAndItsDirectory) {
   const testing::TemporaryDirectory folder;
   folder.write("tokenizer.model", read_bytes(kFolder + "bpe.model"));
-  folder.write("tokenizer.json", "not read");
+  folder.write("tokenizer.json", R"({"model": "not read"})");
   const Tokenizer tokenizer = Tokenizer::load(folder.path());
   EXPECT_EQ(tokenizer.vocabulary(), Tokenizer::load(kFolder + "bpe.model").vocabulary());
   EXPECT_NE(tokenizer.vocabulary().fingerprint,

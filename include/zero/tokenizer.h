@@ -41,6 +41,11 @@ class Tokenizer {
   /// put before the message.
   std::vector<int32_t> encode(std::string_view text, std::string_view place = {}) const;
 
+  /// As encode, with the special tokens around the text that the tokenizer's files ask for, such as a
+  /// begin-of-text token: the ids of transformers' tokenizer(text). Those of tokenizer.json's post_processor,
+  /// else, in a directory without tokenizer.json, tokenizer_config.json's add_bos_token and add_eos_token.
+  std::vector<int32_t> encode_with_specials(std::string_view text, std::string_view place = {}) const;
+
   /// As encode, but hands the ids over in pieces of some ten thousand, so that a long text needs no long
   /// vector.
   void encode_to(const std::function<void(std::span<const int32_t>)>& sink, std::string_view text,

@@ -93,8 +93,8 @@ class SentencePiece : public Tokenizer::Impl {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer::Impl> load_sentencepiece(const std::filesystem::path& path) {
-  return std::make_shared<const SentencePiece>(path);
+std::shared_ptr<Tokenizer::Impl> load_sentencepiece(const std::filesystem::path& path) {
+  return std::make_shared<SentencePiece>(path);
 }
 
 }  // namespace zero::data

@@ -51,6 +51,7 @@ class BytePairs : public Tokenizer::Impl {
 };
 
 BytePairs::BytePairs(const data::TokenizerSpec& spec) : bpe(spec), nfc(spec.nfc) {
+  specials = spec.specials;
   for (const auto& rule : spec.splits) {
     splitters.emplace_back(rule.pattern, rule.behavior, rule.place);
   }
@@ -152,14 +153,44 @@ void BytePairs::encode(std::string_view text, const Sink& sink) const {
 
 }  // namespace
 
-Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+namespace {
+
+std::shared_ptr<Tokenizer::Impl> load_kind(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (path.extension() == ".model" && !std::filesystem::is_directory(path, ignored))
-    return Tokenizer(data::load_sentencepiece(path));
-  // Beside a SentencePiece model, tokenizer.json says the same in another way, which is not read.
-  if (std::filesystem::exists(path / "tokenizer.model", ignored))
-    return Tokenizer(data::load_sentencepiece(path / "tokenizer.model"));
-  return Tokenizer(std::make_shared<const BytePairs>(data::read_tokenizer_spec(path)));
+  const bool is_directory = std::filesystem::is_directory(path, ignored);
+  if (path.extension() == ".model" && !is_directory) return data::load_sentencepiece(path);
+  // Beside a SentencePiece model, tokenizer.json says the same in another way, which is not read but for the
+  // tokens around a text.
+  const bool sentencepiece = std::filesystem::exists(path / "tokenizer.model", ignored);
+  const std::shared_ptr<Tokenizer::Impl> impl =
+      sentencepiece ? data::load_sentencepiece(path / "tokenizer.model")
+                    : std::make_shared<BytePairs>(data::read_tokenizer_spec(path));
+  const bool own_specials = !is_directory || std::filesystem::exists(path / "tokenizer.json", ignored);
+  if (own_specials && !sentencepiece) return impl;  // read with the rest
+  const std::string_view begin = sentencepiece ? "<s>" : "<|endoftext|>",
+                         end = sentencepiece ? "</s>" : "<|endoftext|>";
+  impl->specials = data::special_tokens_beside(path, begin, end,
+                                               [&](std::string_view bytes) { return impl->id_of(bytes); });
+  return impl;
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  const std::shared_ptr<Impl> impl = load_kind(path);
+  for (const auto* side : {&impl->specials.before, &impl->specials.after})
+    for (const int32_t id : *side)
+      require(impl->bytes_of(id) != nullptr, ErrorKind::Corrupt, path.string(),
+              "the token " + std::to_string(id) + " around a text is not in the vocabulary");
+  return Tokenizer(impl);
+}
+
+std::vector<int32_t> Tokenizer::encode_with_specials(std::string_view text, std::string_view place) const {
+  std::vector<int32_t> ids = impl_->specials.before;
+  encode_to([&](std::span<const int32_t> more) { ids.insert(ids.end(), more.begin(), more.end()); }, text,
+            place);
+  ids.insert(ids.end(), impl_->specials.after.begin(), impl_->specials.after.end());
+  return ids;
 }
 
 void Tokenizer::encode_to(const std::function<void(std::span<const int32_t>)>& sink, std::string_view text,

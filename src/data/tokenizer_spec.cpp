@@ -190,6 +190,7 @@ TokenizerSpec read_tokenizer_json(const fs::path& path) {
   read_normalizer(root["normalizer"], spec);
   const JsonPlace pre_tokenizer = root["pre_tokenizer"];
   if (pre_tokenizer.is_null() || !read_pre_tokenizer(pre_tokenizer, spec)) unsupported(pre_tokenizer);
+  spec.specials = special_tokens_of(root["post_processor"]);
   const JsonPlace decoder = root["decoder"];
   if (!decoder.is_null() && decoder["type"].string() != "ByteLevel") unsupported(decoder);
   return spec;

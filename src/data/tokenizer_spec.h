@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/special_tokens.h"
 #include "data/splitter.h"
 
 namespace zero::data {
@@ -40,6 +41,7 @@ struct TokenizerSpec {
   std::vector<MergeEntry> merges;  // in order of rank
   std::vector<AddedToken> added;
   std::vector<SplitRule> splits;  // applied one after the other
+  SpecialTokens specials;         // of tokenizer.json; a pair of files says nothing of them
   bool nfc = false;
   bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
 };

@@ -49,7 +49,7 @@ Request check(const GenerateArguments& arguments) {
   require_utf8(arguments.prompt, "--prompt");
   SavedModel saved = find_model(arguments.model);
   Tokenizer tokenizer = load_tokenizer(arguments, saved);
-  const std::vector<int32_t> ids = tokenizer.encode(arguments.prompt, "--prompt");
+  const std::vector<int32_t> ids = tokenizer.encode_with_specials(arguments.prompt, "--prompt");
   require(!ids.empty(), ErrorKind::Config, "--prompt", "expected some text, got none");
   GenerateOptions options = arguments.options;
   if (const auto end = tokenizer.end_of_text()) options.stop_token = *end;
