@@ -16,6 +16,7 @@
 #include "zero/checkpoint.h"
 #include "zero/engine.h"
 #include "zero/error.h"
+#include "zero/plan_report.h"
 
 namespace {
 using namespace zero::testing;
@@ -204,6 +205,38 @@ TEST(EngineSave, FrozenParametersMayBeLeftOut) {
       EXPECT_ERROR(engine.load(zero::latest_checkpoint(folder.path() / "part")), Config,
                    "begin with the base model");
       engine.load(zero::latest_checkpoint(folder.path() / "whole"));
+    });
+}
+
+// What the plan says a save copies is what it writes, but for padding.
+TEST(EngineSave, TheCopyIsThePlans) {
+  const TemporaryDirectory folder;
+  for (int stage = 0; stage <= 3; ++stage)
+    run_ranks(2, [&](const zero::Mesh& mesh) {
+      SmallNet model(13, 6, 2);
+      for (auto& p : model->layers[0]->parameters()) p.set_requires_grad(false);
+      zero::Engine engine(*model, zero::AdamW{}, {.stage = stage, .dtype = torch::kBFloat16}, mesh);
+      for (const bool trainable_only : {false, true}) {
+        int64_t values = 0, most = 0;
+        for (const zero::UnitLayout& unit : engine.plan().units) {
+          if (!unit.trainable && trainable_only) continue;
+          const int64_t element = unit.trainable ? 12 : 2;
+          values += unit.numel * element;
+          most += (unit.padded_numel + mesh.size()) * element;
+        }
+        const fs::path directory =
+            folder.path() / std::to_string(stage) / (trainable_only ? "part" : "whole");
+        const zero::CheckpointReader reader(
+            engine.save(directory, "{}", 0, trainable_only ? "elsewhere" : ""));
+        int64_t written = 0;
+        for (const auto& [name, tensor] : reader.tensors())
+          if (name.starts_with("model/") || name.starts_with("optimizer/"))
+            for (const auto& piece : tensor.pieces) written += piece.numel * zero::itemsize(tensor.dtype);
+        EXPECT_EQ(written, values);
+        const int64_t planned = zero::save_copy_bytes(engine.plan(), trainable_only) * mesh.size();
+        EXPECT_GE(planned, values);
+        EXPECT_LE(planned, most);
+      }
     });
 }
 

@@ -270,6 +270,30 @@ TEST(PlanReport, AConfigurationAtEveryStage) {
   EXPECT_EQ(numel, plan.parameters);
 }
 
+// fp32 values and two moments, each rank's part of them once; nothing where no save is in the background.
+TEST(PlanReport, TheCopyThatIsSavedCounts) {
+  const auto plan_with = [](const std::string& checkpoint) {
+    std::string text = kGpt2;
+    text.insert(1, "\"checkpoint\": " + checkpoint + ", ");
+    return plan_from_config(config_of(text, 4), 4, 2'000'000'000);
+  };
+  const ConfigPlan saving = plan_with(R"({"interval_steps": 20})");
+  for (size_t stage = 0; stage <= 3; ++stage) {
+    EXPECT_NEAR(static_cast<double>(saving.save_copy_bytes[stage]), 12. / 4 * 124'439'808, 1e5) << stage;
+    EXPECT_EQ(saving.total_bytes(stage),
+              saving.stages[stage].rank.total_bytes() + saving.save_copy_bytes[stage]);
+  }
+  const json row = json::parse(to_json(saving))["stages"][2];
+  EXPECT_EQ(row["save_copy_bytes_per_rank"], saving.save_copy_bytes[2]);
+  EXPECT_EQ(row["total_bytes_per_rank"], saving.total_bytes(2));
+  EXPECT_NE(to_text(saving).find("copy while saving"), std::string::npos);
+  for (const char* off : {R"({"interval_steps": 20, "async": false})", R"({"save_at_end": true})"}) {
+    const ConfigPlan plan = plan_with(off);
+    EXPECT_EQ(plan.save_copy_bytes, (std::array<int64_t, 4>{})) << off;
+    EXPECT_EQ(to_text(plan).find("copy while saving"), std::string::npos) << off;
+  }
+}
+
 TEST(PlanReport, TheTableOfAConfiguration) {
   std::string text = to_text(plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000));
   expect_columns(text);

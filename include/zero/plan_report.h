@@ -62,6 +62,10 @@ struct CountPlan {
 /// Throws Config for a count outside 1..2^56, ranks or accumulation < 1, and traffic beyond 2^63.
 CountPlan plan_from_count(const CountOptions& options);
 
+/// Bytes a rank copies before it writes a checkpoint in the background: fp32 values and moments of what is
+/// trained, and frozen parameters unless `trainable_only`, each replica its part.
+int64_t save_copy_bytes(const Plan& plan, bool trainable_only);
+
 /// The plan of a configured model at every stage.
 struct ConfigPlan {
   std::string model;  // "gpt2, 12 layers, width 768"
@@ -69,6 +73,10 @@ struct ConfigPlan {
   int64_t parameters = 0;
   int chosen_stage = 0;
   std::array<Plan, 4> stages;
+  // At most, while a checkpoint is written in the background: the rank's copy of what it saves. 0 where
+  // nothing is (checkpoint.async, checkpoint.interval_steps).
+  std::array<int64_t, 4> save_copy_bytes = {};
+  int64_t total_bytes(size_t stage) const { return stages[stage].rank.total_bytes() + save_copy_bytes[stage]; }
   std::optional<int64_t> memory_bytes;  // of a rank
   std::array<CountStage, 4>
       count;  // the same types from the bare count; has the largest model for memory_bytes

@@ -58,6 +58,18 @@ PlanOptions options_of(const Config& config, int ranks) {
 
 }  // namespace
 
+int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
+  int64_t bytes = 0;
+  for (const UnitLayout& unit : plan.units) {
+    if (!unit.trainable && trainable_only) continue;
+    const int64_t element = unit.trainable ? std::max<int64_t>(4, itemsize(unit.dtype)) +
+                                                 plan.options.state.optimizer_bytes
+                                           : itemsize(unit.dtype);
+    bytes += (unit.shard_numel + plan.replica_ranks - 1) / plan.replica_ranks * element;
+  }
+  return bytes;
+}
+
 ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes) {
   const ModuleSpec spec = trained_spec(config);
   PlanOptions options = options_of(config, ranks);
@@ -75,6 +87,9 @@ ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64
     plan.stages[static_cast<size_t>(stage)] =
         make_plan(spec, options, {.group_numel = config.residency.group_numel}, &dtype);
   }
+  const CheckpointConfig& saving = config.checkpoint;
+  for (size_t stage = 0; saving.async && saving.interval_steps > 0 && stage < 4; ++stage)
+    plan.save_copy_bytes[stage] = save_copy_bytes(plan.stages[stage], saving.trainable_only);
   for (const UnitLayout& unit : plan.stages[0].units) plan.parameters += unit.numel;
   plan.count =
       plan_from_count({.parameters = plan.parameters,

@@ -22,10 +22,10 @@ Json stage_json(const CountStage& row) {
   return json;
 }
 
-Json stage_json(const Plan& plan, bool chosen) {
-  const RankPlan& rank = plan.rank;
+Json stage_json(const ConfigPlan& plan, size_t stage) {
+  const RankPlan& rank = plan.stages[stage].rank;
   return {{"stage", rank.stage},
-          {"chosen", chosen},
+          {"chosen", static_cast<int>(stage) == plan.chosen_stage},
           {"parameter_bytes_per_rank", rank.parameter_bytes},
           {"gradient_bytes_per_rank", rank.gradient_bytes},
           {"master_bytes_per_rank", rank.master_bytes},
@@ -33,7 +33,8 @@ Json stage_json(const Plan& plan, bool chosen) {
           {"state_bytes_per_rank", rank.state_bytes()},
           {"gather_window_bytes_per_rank", rank.gather_window_bytes},
           {"bucket_bytes_per_rank", rank.bucket_bytes},
-          {"total_bytes_per_rank", rank.total_bytes()},
+          {"save_copy_bytes_per_rank", plan.save_copy_bytes[stage]},
+          {"total_bytes_per_rank", plan.total_bytes(stage)},
           {"all_gather_elements_per_step", rank.all_gather_elements},
           {"reduce_scatter_elements_per_step", rank.reduce_scatter_elements},
           {"all_reduce_elements_per_step", rank.all_reduce_elements},
@@ -87,9 +88,9 @@ std::string to_json(const ConfigPlan& plan) {
   if (plan.memory_bytes) json["memory_bytes"] = *plan.memory_bytes;
   json["stages"] = Json::array();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    Json row = stage_json(plan.stages[stage], static_cast<int>(stage) == plan.chosen_stage);
+    Json row = stage_json(plan, stage);
     if (plan.memory_bytes) {
-      row["fits"] = plan.stages[stage].rank.total_bytes() <= *plan.memory_bytes;
+      row["fits"] = plan.total_bytes(stage) <= *plan.memory_bytes;
       row["largest_parameters"] = *plan.count[stage].engine_largest_parameters;
     }
     json["stages"].push_back(std::move(row));

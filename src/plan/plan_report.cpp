@@ -137,7 +137,9 @@ std::string to_text(const ConfigPlan& plan) {
   table.line("  optimizer moments", [&](size_t s) { return bytes_or_dash(rank(s).optimizer_bytes); });
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
-  table.line("  total", [&](size_t s) { return human_bytes(rank(s).total_bytes()); });
+  if (std::any_of(plan.save_copy_bytes.begin(), plan.save_copy_bytes.end(), [](int64_t b) { return b > 0; }))
+    table.line("  copy while saving", [&](size_t s) { return bytes_or_dash(plan.save_copy_bytes[s]); });
+  table.line("  total", [&](size_t s) { return human_bytes(plan.total_bytes(s)); });
   table.gap();
   table.line("Elements a step: gathered",
              [&](size_t s) { return count_or_dash(rank(s).all_gather_elements); });
@@ -148,7 +150,7 @@ std::string to_text(const ConfigPlan& plan) {
   if (plan.memory_bytes) {
     table.gap();
     table.line("Fits " + human_bytes(*plan.memory_bytes),
-               [&](size_t s) { return fit(rank(s).total_bytes(), *plan.memory_bytes); });
+               [&](size_t s) { return fit(plan.total_bytes(s), *plan.memory_bytes); });
     table.line("Largest model by its states",
                [&](size_t s) { return human_count(*plan.count[s].engine_largest_parameters); });
   }
