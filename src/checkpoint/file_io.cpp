@@ -69,12 +69,29 @@ File::~File() {
 }
 
 File::File(File&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      direct_(other.direct_) {}
+
+void File::set_direct(bool direct) {
+  if (direct == direct_) return;
+  const int flags = ::fcntl(descriptor_, F_GETFL);
+  if (flags < 0) fail_errno(path_, "examine");
+  // Some file systems have no such writes, tmpfs for one.
+  const bool done = ::fcntl(descriptor_, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+  if (!done && !direct) fail_errno(path_, "write");
+  direct_ = direct && done;
+}
 
 void File::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
+    // What is left of a short write is not aligned; and a disk may ask for more than we align to.
+    if (written < 0 && errno == EINVAL && direct_) {
+      set_direct(false);
+      continue;
+    }
     if (written < 0) fail_errno(path_, "write");
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
@@ -114,6 +131,8 @@ void File::read_at(int64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void File::expect_reads_in_order() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL); }
+
 void File::read_ahead(int64_t offset, int64_t bytes) const {
   ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
 }
@@ -131,6 +150,7 @@ BlockWriter::BlockWriter(const std::filesystem::path& path)
     : file_(File::create(path)),
       buffer_(static_cast<std::byte*>(std::aligned_alloc(kWriteAlignment, kWriteBytes))) {
   if (!buffer_) throw std::bad_alloc();
+  file_.set_direct(true);
 }
 
 void BlockWriter::add(std::span<const std::byte> bytes) {
@@ -144,6 +164,7 @@ void BlockWriter::add(std::span<const std::byte> bytes) {
 }
 
 void BlockWriter::write_out() {
+  if (filled_ % kWriteAlignment != 0) file_.set_direct(false);
   file_.write({buffer_.get(), filled_});
   auto bytes = static_cast<int64_t>(std::exchange(filled_, 0));
   file_.start_writing_back(written_, bytes);
@@ -152,6 +173,7 @@ void BlockWriter::write_out() {
 
 void BlockWriter::finish() {
   if (filled_ > 0) write_out();
+  if (!patches_.empty()) file_.set_direct(false);
   for (const auto& [offset, bytes] : patches_) file_.write_at(offset, std::as_bytes(std::span(bytes)));
   file_.sync_and_close();
 }

@@ -27,6 +27,9 @@ class File {
   File(File&& other) noexcept;
   File& operator=(File&&) = delete;
 
+  /// Whether writes go straight to the disk, where the file system can: aligned memory, offsets and sizes
+  /// only. It saves the copy into the system's cache, which costs more time of a core than all the rest.
+  void set_direct(bool direct);
   void write(std::span<const std::byte> bytes);
   void write_at(int64_t offset, std::span<const std::byte> bytes);
   /// Asks the system to begin bringing what was written to the disk, so that less is left for the end.
@@ -36,6 +39,8 @@ class File {
 
   /// Fills `out` from an offset. Throws Corrupt where the file ends before.
   void read_at(int64_t offset, std::span<std::byte> out) const;
+  /// Lets the system fetch further ahead than it does by itself.
+  void expect_reads_in_order() const;
   /// Asks the system to read a range into memory meanwhile; of a long one it may fetch only the beginning.
   void read_ahead(int64_t offset, int64_t bytes) const;
 
@@ -52,6 +57,7 @@ class File {
   File(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
   std::filesystem::path path_;
   int descriptor_;
+  bool direct_ = false;
 };
 
 /// Makes a file of many pieces, small and large, in writes of kWriteBytes at multiples of it.
