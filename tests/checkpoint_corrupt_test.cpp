@@ -212,6 +212,16 @@ TEST_F(Corrupt, MissingFilesAndThingsThatAreNoFiles) {
   EXPECT_ERROR(CheckpointReader{checkpoint_}, Io, "not a regular file");
 }
 
+TEST_F(Corrupt, ADirectoryWithAnotherStepsNameIsRefused) {
+  const fs::path wrong = directory_.path() / "step-00000007", own_name = directory_.path() / "best";
+  fs::rename(checkpoint_, wrong);
+  for (const fs::path& path : {wrong, wrong / ""})
+    EXPECT_ERROR(CheckpointReader{path}, Corrupt,
+                 "its index says step 1; give it its name step-00000001 again");
+  fs::rename(wrong, own_name);
+  CheckpointReader{own_name}.verify();
+}
+
 TEST_F(Corrupt, FilesOfTwoSavesAreToldApart) {
   TemporaryDirectory other;
   Tensors same_shapes = tiny_tensors();

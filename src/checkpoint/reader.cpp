@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "checkpoint/directory.h"
 #include "checkpoint/file_io.h"
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
@@ -28,7 +29,7 @@ static_assert(kReadBytes % kChecksumBytes == 0);
 /// A file that stays open from one read to the next: the system fetches ahead of a descriptor that is read in
 /// order, so that the disk works while what came before is checked.
 struct OpenFile {
-  explicit OpenFile(File opened) : file(std::move(opened)) {}
+  explicit OpenFile(File opened) : file(std::move(opened)) { file.expect_reads_in_order(); }
   File file;
   std::atomic<int64_t> next = 0;  // byte behind the last read
 };
@@ -47,6 +48,7 @@ struct CheckpointReader::State {
   Index index;
   std::map<std::string, File::Identity> identities;
 
+  void check_name() const;
   void check_file(const std::string& name, int64_t bytes);
   void check_headers();
   std::shared_ptr<OpenFile> open(const std::string& name) const;
@@ -66,6 +68,15 @@ struct CheckpointReader::State {
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::shared_ptr<OpenFile>> open_files_;  // under mutex_
 };
+
+// Under another step's name it would count as that step: as the newest one, or as too old to keep.
+void CheckpointReader::State::check_name() const {
+  const fs::path name = directory.has_filename() ? directory.filename() : directory.parent_path().filename();
+  const auto named = parse_name(name.string());
+  require(!named || named->save_id || named->step == index.step, ErrorKind::Corrupt, directory.string(),
+          "its name is another step's, its index says step " + std::to_string(index.step),
+          "give it its name " + step_name(index.step) + " again");
+}
 
 void CheckpointReader::State::check_file(const std::string& name, int64_t bytes) {
   fs::path path = directory / name;
@@ -208,6 +219,7 @@ CheckpointReader::CheckpointReader(fs::path checkpoint) : state_(std::make_uniqu
   state_->directory = std::move(checkpoint);
   fs::path index = state_->directory / kIndexName;
   state_->index = index_from_text(read_text(index, kMostIndexBytes), index.string());
+  state_->check_name();
   state_->check_headers();
 }
 
