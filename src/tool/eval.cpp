@@ -79,7 +79,8 @@ int run_eval(int argc, char** argv) {
                  "run directory (its newest checkpoint), a checkpoint, or a model directory")
       ->required();
   app.add_option("--data", arguments.data, "token file, made by `zero tokenize`")->required();
-  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]");
+  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
+      ->check(CLI::PositiveNumber);
   app.add_option("--batches", arguments.batches, "batches a rank takes at most [the whole file]")
       ->check(CLI::PositiveNumber);
   app.add_option("--sequence-length", arguments.sequence_length,

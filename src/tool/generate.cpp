@@ -100,7 +100,8 @@ int run_generate(int argc, char** argv) {
   app.add_option("--top-p", options.top_p, "only the fewest tokens whose probabilities reach p [1]");
   app.add_option("--seed", options.seed, "the same seed gives the same text [0]");
   app.add_option("--tokenizer", arguments.tokenizer, "instead of the run's data.tokenizer");
-  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]");
+  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
+      ->check(CLI::PositiveNumber);
   app.add_option("--budget", arguments.budget, kBudgetHelp + ", once a text [all]");
   if (!parse(app, argc, argv)) return 0;
   const Ranks ranks = ranks_of(arguments.ranks);

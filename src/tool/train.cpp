@@ -74,7 +74,8 @@ int run_train(int argc, char** argv) {
       "run\n"
       "directory holds. Under torchrun, mpirun, srun or `zero launch` it joins their ranks.");
   app.add_option("config", arguments.config, "configuration file")->required();
-  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]");
+  app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
+      ->check(CLI::PositiveNumber);
   app.add_option("--set", arguments.overrides, "change a value of the configuration: section.key=value")
       ->allow_extra_args(false);
   app.add_option("--run-dir", arguments.run_directory, "instead of run.directory");
