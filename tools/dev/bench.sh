@@ -7,7 +7,7 @@ build_benchmarks() {
   need_packages libbenchmark-dev
   set_up
   cmake -S "$ROOT" -B "$ROOT/build/$PRESET" -DZERO_BUILD_BENCHMARKS=ON >/dev/null || die "CMake could not add the benchmarks"
-  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench
+  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench saving_bench
 }
 
 # The peers in a virtual environment of their own: PyTorch for Python and DeepSpeed, whose kernels need g++ and ninja.
@@ -36,14 +36,36 @@ record_benchmark() {
   python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.json" "$ROOT/bench/results/$name.json" "./dev bench"
 }
 
+# record_lines NAME COMMAND...: lines of JSON of a program of ours, with the machine they belong to.
+record_lines() {
+  local name=$1
+  shift
+  say "$name"
+  "$@" >"$ROOT/build/$name.jsonl" || die "$name failed, see above"
+  python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.jsonl" "$ROOT/bench/results/$name.json" "./dev bench $name"
+}
+
+# One part, or nothing for a name that is none.
+bench_part() {
+  local bench=$ROOT/build/$PRESET/bench zero=$ROOT/build/$PRESET/zero
+  case "$1" in
+    optimizer) record_benchmark optimizer "$bench/optimizer_bench" ;;
+    checkpoint) record_lines checkpoint "$bench/checkpoint_bench" "$ROOT/build" ;;
+    saving) record_lines saving "$zero" launch --lead --ranks 2 -- "$bench/saving_bench" "$ROOT/build" ;;
+    dispatch) record_benchmark dispatch "$bench/dispatch_bench" ;;
+    collectives) record_benchmark collectives "$zero" launch --ranks 2 -- "$bench/collectives_bench" ;;
+    *) return 1 ;;
+  esac
+}
+
 do_bench() {
   build_benchmarks
-  record_benchmark optimizer "$ROOT/build/$PRESET/bench/optimizer_bench"
-  say checkpoint
-  "$ROOT/build/$PRESET/bench/checkpoint_bench" "$ROOT/build" >"$ROOT/build/checkpoint.jsonl" || die "checkpoint failed, see above"
-  python3 "$ROOT/bench/keep.py" "$ROOT/build/checkpoint.jsonl" "$ROOT/bench/results/checkpoint.json" "./dev bench"
-  record_benchmark dispatch "$ROOT/build/$PRESET/bench/dispatch_bench"
-  record_benchmark collectives "$ROOT/build/$PRESET/zero" launch --ranks 2 -- "$ROOT/build/$PRESET/bench/collectives_bench"
+  local part
+  if [ $# = 1 ] && [[ $1 != -* ]]; then
+    bench_part "$1" || die "no part of the benchmarks: $1 (optimizer, checkpoint, saving, dispatch, collectives)"
+    return
+  fi
+  for part in optimizer checkpoint saving dispatch collectives; do bench_part "$part"; done
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$ROOT/bench/results/ours" --said "./dev bench $*" "$@"
   python3 "$ROOT/bench/report.py" --results "$ROOT/bench/results/ours"
 }
