@@ -76,7 +76,9 @@ struct ConfigPlan {
   // At most, while a checkpoint is written in the background: the rank's copy of what it saves. 0 where
   // nothing is (checkpoint.async, checkpoint.interval_steps).
   std::array<int64_t, 4> save_copy_bytes = {};
-  int64_t total_bytes(size_t stage) const { return stages[stage].rank.total_bytes() + save_copy_bytes[stage]; }
+  int64_t total_bytes(size_t stage) const {
+    return stages[stage].rank.total_bytes() + save_copy_bytes[stage];
+  }
   std::optional<int64_t> memory_bytes;  // of a rank
   std::array<CountStage, 4>
       count;  // the same types from the bare count; has the largest model for memory_bytes

@@ -14,8 +14,9 @@ struct Snapshot {
 };
 
 /// This rank's pieces of a checkpoint. With `copies` in memory of their own, so that training may go on;
-/// without, what is in host memory already stays where it is. Frozen parameters only `with_frozen`. Ranks
-/// compare their buffers to store equal ones once: collective.
+/// without, what is in host memory already stays where it is, but for split masters, whose fp32 values are
+/// made. Frozen parameters only `with_frozen`. Ranks compare their buffers to store equal ones once:
+/// collective.
 Snapshot take_snapshot(EngineState& state, bool copies, bool with_frozen);
 
 }  // namespace zero::detail

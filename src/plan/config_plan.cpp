@@ -62,9 +62,9 @@ int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
   int64_t bytes = 0;
   for (const UnitLayout& unit : plan.units) {
     if (!unit.trainable && trainable_only) continue;
-    const int64_t element = unit.trainable ? std::max<int64_t>(4, itemsize(unit.dtype)) +
-                                                 plan.options.state.optimizer_bytes
-                                           : itemsize(unit.dtype);
+    const int64_t element =
+        unit.trainable ? std::max<int64_t>(4, itemsize(unit.dtype)) + plan.options.state.optimizer_bytes
+                       : itemsize(unit.dtype);
     bytes += (unit.shard_numel + plan.replica_ranks - 1) / plan.replica_ranks * element;
   }
   return bytes;
