@@ -238,7 +238,7 @@ constexpr const char* kGpt2 =
   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}})";
 
 TEST(PlanReport, AConfigurationAtEveryStage) {
-  ConfigPlan plan = plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000);
+  ConfigPlan plan = plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000, /*hosts=*/4);
   EXPECT_EQ(plan.parameters, 124'439'808);
   EXPECT_EQ(plan.chosen_stage, 2);
   EXPECT_EQ(plan.stages[2].rank.parameter_bytes - 2 * plan.parameters,
@@ -295,19 +295,61 @@ TEST(PlanReport, TheCopyThatIsSavedCounts) {
 }
 
 TEST(PlanReport, TheTableOfAConfiguration) {
-  std::string text = to_text(plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000));
+  std::string text = to_text(plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000, /*hosts=*/4));
   expect_columns(text);
   for (const char* part :
-       {"[stage 2]", "124,439,808 parameters", "4 ranks, 2 micro-batches a step", "bf16 parameters, AdamW",
-        "h.0 .. h.11", "12 x", "wte", "ln_f", "gather window", "Fits 2.00 GB"})
+       {"[stage 2]", "124,439,808 parameters", "4 ranks on 4 hosts, 2 micro-batches a step",
+        "bf16 parameters, AdamW", "h.0 .. h.11", "12 x", "wte", "ln_f", "gather window", "Fits 2.00 GB"})
     EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
+}
+
+TEST(PlanReport, RanksOfAHostShareOneCopyOfTheParameters) {
+  auto plan = [](const std::string& more, int hosts) {
+    std::string text = kGpt2;
+    text.insert(1, more);
+    return plan_from_config(config_of(text, 4), 4, {}, hosts);
+  };
+  const ConfigPlan apart = plan("", 4), together = plan("", 1);
+  for (size_t stage = 1; stage <= 3; ++stage) {
+    const RankPlan &alone = apart.stages[stage].rank, &shared = together.stages[stage].rank;
+    const int64_t slabs = apart.stages[1].rank.parameter_bytes;
+    EXPECT_EQ(shared.parameter_bytes, slabs / 4) << stage;
+    EXPECT_EQ(shared.parameter_bytes + shared.common_bytes, slabs) << stage;
+    EXPECT_EQ(shared.gather_window_bytes, 0) << stage;
+    EXPECT_EQ(shared.resident_bytes(), shared.total_bytes() + shared.common_bytes) << stage;
+    EXPECT_EQ(shared.optimizer_bytes, alone.optimizer_bytes) << stage;
+    EXPECT_LT(shared.bucket_bytes, alone.bucket_bytes) << stage;
+    EXPECT_EQ(alone.resident_bytes(), alone.total_bytes()) << stage;
+    EXPECT_EQ(shared.largest_gradient_bytes, int64_t{50257} * 768 * 2) << stage;
+  }
+  EXPECT_EQ(together.stages[0].rank.common_bytes, 0) << "stage 0 keeps replicas";
+
+  const json report = json::parse(to_json(together));
+  EXPECT_EQ(report["hosts"], 1);
+  EXPECT_EQ(report["stages"][3]["total_bytes_per_host"], 4 * together.stages[3].rank.total_bytes());
+  EXPECT_EQ(report["stages"][3]["resident_bytes_per_rank"], together.stages[3].rank.resident_bytes());
+  const std::string text = to_text(together);
+  expect_columns(text);
+  for (const char* part : {"resident", "Bytes a host", "share one copy"})
+    EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
+  EXPECT_EQ(to_text(apart).find("share one copy"), std::string::npos);
+  EXPECT_NE(to_text(apart).find("4 ranks on 4 hosts"), std::string::npos);
+
+  for (const char* off : {R"("residency": {"share": false},)", R"("parallel": {"backend": "gloo"},)"})
+    EXPECT_EQ(plan(off, 1).stages[3].rank.common_bytes, 0) << off;
+  const char* pairs = R"("parallel": {"shard_group": 2},)";
+  EXPECT_GT(plan(pairs, 2).stages[3].rank.common_bytes, 0) << "a shard group on each host";
+  EXPECT_EQ(plan(pairs, 4).stages[3].rank.common_bytes, 0) << "shard groups across hosts";
+  EXPECT_EQ(plan("", 2).stages[3].rank.common_bytes, 0) << "one shard group across hosts";
+  EXPECT_ERROR(plan("", 3), Config, "--hosts: expected a divisor of the 4 ranks, got 3");
+  EXPECT_ERROR(plan("", 0), Config, "--hosts");
 }
 
 TEST(PlanReport, AConfigurationsOwnChoicesCount) {
   auto stage = [](const std::string& more, size_t stage, int ranks = 4) {
     std::string text = kGpt2;
     text.insert(1, more);
-    return plan_from_config(config_of(text, ranks), ranks).stages[stage];
+    return plan_from_config(config_of(text, ranks), ranks, {}, /*hosts=*/ranks).stages[stage];
   };
   EXPECT_EQ(stage(R"("residency": {"budget": 123456789},)", 3).rank.gather_window_bytes, 123456789);
   EXPECT_EQ(stage(R"("parallel": {"shard_group": 2},)", 3).replica_ranks, 2);

@@ -105,6 +105,10 @@ struct PlanOptions {
   int64_t reduce_bucket_numel = 16 * 1024 * 1024;
 };
 
+/// Elements of a bucket where the ranks share memory, at most: there is no latency to make up for, and small
+/// buckets stay in the caches and hold less memory.
+inline constexpr int64_t kSharedBucketNumel = 2 << 20;
+
 /// Gradient buckets that may be between packing and adding at a time.
 inline constexpr int64_t kBucketsInFlight = 2;
 
@@ -132,8 +136,16 @@ struct RankPlan {
   // received) * shard_ranks * bytes on the wire + 4). With replicas the same over their ranks, with pieces
   // of min(reduce_bucket_numel, largest shard) / replica_ranks, and one gathered sum. 0 for one rank.
   int64_t bucket_bytes = 0;
+  // The largest gradient that autograd makes of one parameter, in the parameter's dtype, before it is packed.
+  int64_t largest_gradient_bytes = 0;
+  // Common parameters that other ranks are charged for. Their pages count as resident in every rank.
+  int64_t common_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
-  int64_t total_bytes() const { return state_bytes() + gather_window_bytes + bucket_bytes; }
+  int64_t total_bytes() const {
+    return state_bytes() + gather_window_bytes + bucket_bytes + largest_gradient_bytes;
+  }
+  /// What the system shows as this rank's resident memory, but for activations and the process itself.
+  int64_t resident_bytes() const { return total_bytes() + common_bytes; }
 
   // Elements per optimizer step as the ZeRO paper counts them (section 7): an all-gather or reduce-scatter of
   // n elements counts n, an all-reduce 2n. Padding is included here and named apart.

@@ -72,6 +72,7 @@ struct ConfigPlan {
   std::string types;  // "bf16 parameters, AdamW, fp32 gradients"
   int64_t parameters = 0;
   int chosen_stage = 0;
+  int hosts = 1;
   std::array<Plan, 4> stages;
   // At most, while a checkpoint is written in the background: the rank's copy of what it saves. 0 where
   // nothing is (checkpoint.async, checkpoint.interval_steps).
@@ -79,14 +80,19 @@ struct ConfigPlan {
   int64_t total_bytes(size_t stage) const {
     return stages[stage].rank.total_bytes() + save_copy_bytes[stage];
   }
+  int64_t resident_bytes(size_t stage) const { return total_bytes(stage) + stages[stage].rank.common_bytes; }
+  int host_ranks() const { return stages[0].options.ranks / hosts; }
   std::optional<int64_t> memory_bytes;  // of a rank
   std::array<CountStage, 4>
       count;  // the same types from the bare count; has the largest model for memory_bytes
 };
 
-/// `config` must be resolved for `ranks`. Throws Config for shapes that make no sense, Unsupported for a
-/// model type that is not planned from a configuration.
-ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes = {});
+/// `config` must be resolved for `ranks`, which are spread evenly over `hosts`. Where parameters are in CPU
+/// memory that ranks can share (residency.share, parallel.backend auto or shm) and a shard group is on one
+/// host, it keeps them once. Throws Config for ranks that `hosts` does not divide, shapes that make no sense,
+/// Unsupported for a model type that is not planned from a configuration.
+ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes = {},
+                            int hosts = 1);
 
 /// Tables for a terminal or a log.
 std::string to_text(const CountPlan& plan);
@@ -104,6 +110,7 @@ struct PlanRequest {
   std::vector<std::string> overrides = {};  // of the configuration: "section.key=value"
   std::string parameters = {};              // a count: see parse_count
   int ranks = 0;                            // 0: parallel.ranks of the configuration, else 1
+  int hosts = 1;                            // that the ranks of a configuration are on
   int accumulation_steps = 1;               // for a count
   std::string memory = {};                  // of a rank: see parse_bytes; "" asks nothing
   bool json = false;

@@ -15,8 +15,6 @@
 namespace zero::detail {
 namespace {
 
-constexpr int64_t kSharedBucketNumel = 2 << 20;
-
 PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& optimizer, int ranks) {
   PlanOptions result;
   result.stage = options.stage;
@@ -91,7 +89,6 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
-  // No latency to make up for: small buckets stay in the caches and hold less memory.
   if (shard_group.shares_memory() || (shard_group.size() == 1 && replica_group.shares_memory()))
     wanted.reduce_bucket_numel = std::min(wanted.reduce_bucket_numel, kSharedBucketNumel);
   wanted.common_parameters = options.share_parameters && shard_group.shares_memory();

@@ -19,6 +19,8 @@ std::string printed(const Report& report, bool json) {
 PlanAnswer answer_count(const PlanRequest& request) {
   require(request.overrides.empty(), ErrorKind::Config, "--set",
           "it changes a configuration, but there is none");
+  require(request.hosts == 1, ErrorKind::Config, "--hosts", "a bare count does not say what ranks share",
+          "give a configuration");
   CountOptions options{.parameters = parse_count(request.parameters, "--parameters"),
                        .ranks = request.ranks == 0 ? 1 : request.ranks,
                        .accumulation_steps = request.accumulation_steps,
@@ -35,7 +37,7 @@ PlanAnswer answer_config(const PlanRequest& request) {
   int ranks = request.ranks;
   if (ranks == 0) ranks = config.parallel.ranks == 0 ? 1 : config.parallel.ranks;
   config = resolve(std::move(config), ranks);
-  return {printed(plan_from_config(config, ranks, memory), request.json), config.origin.notes};
+  return {printed(plan_from_config(config, ranks, memory, request.hosts), request.json), config.origin.notes};
 }
 
 }  // namespace

@@ -52,8 +52,19 @@ PlanOptions options_of(const Config& config, int ranks) {
   options.communication_dtype = config.precision.communication_dtype;
   options.budget_bytes = config.residency.budget_bytes;
   if (config.residency.prefetch_bytes >= 0) options.prefetch_bytes = config.residency.prefetch_bytes;
-  options.reduce_bucket_numel = config.zero.reduce_bucket_numel;
   return options;
+}
+
+// As the engine decides it once the ranks have met.
+void share_memory(PlanOptions& options, const Config& config, int ranks, int hosts) {
+  using Backend = ParallelConfig::Backend;
+  const bool by_memory = config.parallel.backend == Backend::Auto || config.parallel.backend == Backend::Shm;
+  const int together =
+      options.stage == 0 || options.shard_group_ranks == 0 ? ranks : options.shard_group_ranks;
+  options.common_parameters = false;
+  if (!by_memory || together == 1 || ranks / hosts % together != 0) return;
+  options.reduce_bucket_numel = std::min(config.zero.reduce_bucket_numel, kSharedBucketNumel);
+  options.common_parameters = config.residency.share;
 }
 
 }  // namespace
@@ -70,7 +81,9 @@ int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
   return bytes;
 }
 
-ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes) {
+ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes, int hosts) {
+  require(hosts >= 1 && ranks % hosts == 0, ErrorKind::Config, "--hosts",
+          "expected a divisor of the " + std::to_string(ranks) + " ranks, got " + std::to_string(hosts));
   const ModuleSpec spec = trained_spec(config);
   PlanOptions options = options_of(config, ranks);
   Dtype dtype = *config.precision.param_dtype;
@@ -81,9 +94,12 @@ ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64
   plan.types = std::string(to_string(dtype)) + " parameters, " + std::string(name_of(config.optimizer.type)) +
                ", " + std::string(to_string(*config.precision.grad_accum_dtype)) + " gradients";
   plan.chosen_stage = config.zero.stage;
+  plan.hosts = hosts;
   plan.memory_bytes = memory_bytes;
   for (int stage = 0; stage < 4; ++stage) {
     options.stage = stage;
+    options.reduce_bucket_numel = config.zero.reduce_bucket_numel;
+    share_memory(options, config, ranks, hosts);
     plan.stages[static_cast<size_t>(stage)] =
         make_plan(spec, options, {.group_numel = config.residency.group_numel}, &dtype);
   }

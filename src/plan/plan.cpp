@@ -110,7 +110,12 @@ RankPlan bytes_of(const Plan& plan) {
   for (const UnitLayout& unit : plan.units) {
     bool sharded = plan.placements.parameter != Placement::Replicate;
     rank.parameter_bytes += sharded ? unit.shard_numel * itemsize(unit.dtype) : unit.slab_bytes();
+    if (plan.placements.parameter == Placement::Common)
+      rank.common_bytes += unit.slab_bytes() - unit.shard_numel * itemsize(unit.dtype);
     if (!unit.trainable) continue;
+    for (const UnitParameter& parameter : unit.parameters)
+      rank.largest_gradient_bytes =
+          std::max(rank.largest_gradient_bytes, parameter.numel * itemsize(unit.dtype));
     rank.gradient_bytes += (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
     rank.master_bytes += unit.shard_numel * master_bytes_of(unit.dtype, state);
     rank.optimizer_bytes += unit.shard_numel * state.optimizer_bytes;

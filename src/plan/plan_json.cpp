@@ -33,8 +33,11 @@ Json stage_json(const ConfigPlan& plan, size_t stage) {
           {"state_bytes_per_rank", rank.state_bytes()},
           {"gather_window_bytes_per_rank", rank.gather_window_bytes},
           {"bucket_bytes_per_rank", rank.bucket_bytes},
+          {"largest_gradient_bytes_per_rank", rank.largest_gradient_bytes},
           {"save_copy_bytes_per_rank", plan.save_copy_bytes[stage]},
           {"total_bytes_per_rank", plan.total_bytes(stage)},
+          {"resident_bytes_per_rank", plan.resident_bytes(stage)},
+          {"common_parameters", plan.stages[stage].placements.parameter == Placement::Common},
           {"all_gather_elements_per_step", rank.all_gather_elements},
           {"reduce_scatter_elements_per_step", rank.reduce_scatter_elements},
           {"all_reduce_elements_per_step", rank.all_reduce_elements},
@@ -81,6 +84,7 @@ std::string to_json(const ConfigPlan& plan) {
             {"parameters", plan.parameters},
             {"ranks", chosen.options.ranks},
             {"accumulation_steps", chosen.options.accumulation_steps},
+            {"hosts", plan.hosts},
             {"chosen_stage", plan.chosen_stage},
             {"shard_ranks", chosen.shard_ranks},
             {"replica_ranks", chosen.replica_ranks},
@@ -89,6 +93,7 @@ std::string to_json(const ConfigPlan& plan) {
   json["stages"] = Json::array();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     Json row = stage_json(plan, stage);
+    row["total_bytes_per_host"] = plan.total_bytes(stage) * plan.host_ranks();
     if (plan.memory_bytes) {
       row["fits"] = plan.total_bytes(stage) <= *plan.memory_bytes;
       row["largest_parameters"] = *plan.count[stage].engine_largest_parameters;

@@ -87,6 +87,22 @@ std::string unit_lines(const Plan& plan) {
   return text;
 }
 
+bool shares(const ConfigPlan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Plan& stage) { return stage.placements.parameter == Placement::Common; });
+}
+
+// On what the figures rest.
+std::string notes(const ConfigPlan& plan) {
+  std::string text =
+      "\nActivations, and what operators need for a moment, are not counted. 1 GB is 10^9 bytes.\n";
+  if (shares(plan))
+    text +=
+        "The ranks of a host share one copy of the parameters in CPU memory (residency.share): each is\n"
+        "charged its part, and has all of it resident.\n";
+  return text;
+}
+
 std::string fit(int64_t bytes, int64_t memory) { return bytes <= memory ? "yes" : "no"; }
 
 }  // namespace
@@ -124,6 +140,7 @@ std::string to_text(const ConfigPlan& plan) {
   const PlanOptions& options = chosen.options;
   std::string text = plan.model + ": " + plural(plan.parameters, "parameter") + "; " + plan.types + "\n" +
                      plural(options.ranks, "rank") +
+                     (plan.hosts > 1 ? " on " + plural(plan.hosts, "host") : std::string()) +
                      (chosen.replica_ranks > 1 && chosen.shard_ranks > 1
                           ? " in shard groups of " + std::to_string(chosen.shard_ranks)
                           : std::string()) +
@@ -137,9 +154,15 @@ std::string to_text(const ConfigPlan& plan) {
   table.line("  optimizer moments", [&](size_t s) { return bytes_or_dash(rank(s).optimizer_bytes); });
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
+  table.line("  largest gradient", [&](size_t s) { return bytes_or_dash(rank(s).largest_gradient_bytes); });
   if (std::any_of(plan.save_copy_bytes.begin(), plan.save_copy_bytes.end(), [](int64_t b) { return b > 0; }))
     table.line("  copy while saving", [&](size_t s) { return bytes_or_dash(plan.save_copy_bytes[s]); });
   table.line("  total", [&](size_t s) { return human_bytes(plan.total_bytes(s)); });
+  if (shares(plan)) {
+    table.line("  resident", [&](size_t s) { return human_bytes(plan.resident_bytes(s)); });
+    table.line("Bytes a host",
+               [&](size_t s) { return human_bytes(plan.total_bytes(s) * plan.host_ranks()); });
+  }
   table.gap();
   table.line("Elements a step: gathered",
              [&](size_t s) { return count_or_dash(rank(s).all_gather_elements); });
@@ -155,8 +178,7 @@ std::string to_text(const ConfigPlan& plan) {
                [&](size_t s) { return human_count(*plan.count[s].engine_largest_parameters); });
   }
   return text + table.text() + "\nUnits of stage " + std::to_string(plan.chosen_stage) +
-         right("elements each", 46) + right("slab each", 12) + "\n" + unit_lines(chosen) +
-         "\nActivations and what operators need for a moment are not counted. 1 GB is 10^9 bytes.\n";
+         right("elements each", 46) + right("slab each", 12) + "\n" + unit_lines(chosen) + notes(plan);
 }
 
 }  // namespace zero

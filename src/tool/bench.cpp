@@ -172,6 +172,11 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vo
   return timings;
 }
 
+/// Of this process before the model is built: resident, and of it not pages of files.
+struct BaseMemory {
+  double resident_mib, own_mib;
+};
+
 double rounded(double value, int digits) {
   const double scale = std::pow(10, digits);
   return std::round(value * scale) / scale;
@@ -186,7 +191,7 @@ std::vector<double> from_all(const Mesh& mesh, double value) {
 }
 
 void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel& model,
-            const Timings& timings, double base_mib, const Engine* engine) {
+            const Timings& timings, const BaseMemory& base_memory, const Engine* engine) {
   std::vector<double> losses = timings.losses;
   for (double& loss : losses) {
     at::Tensor sum = at::tensor(loss, at::kDouble).view({1});
@@ -199,7 +204,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
     return result;
   };
   const auto peaks = whole(mebibytes("/proc/self/status", "VmHWM:")), pss = whole(timings.pss_mib),
-             base = whole(base_mib);
+             base = whole(base_memory.resident_mib),
+             process = whole(base_memory.own_mib + mebibytes("/proc/self/status", "RssFile:"));
   if (mesh.rank() != 0) return;
   const std::vector<double> timed(timings.seconds.begin() + arguments.warmup, timings.seconds.end());
   const double step_s = median(timed);
@@ -231,8 +237,11 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
   const CpuAllocatorStats tensors = cpu_allocator_stats();  // rank 0's; zeros with --malloc
   record["tensor_peak_mib"] = std::llround(static_cast<double>(tensors.peak_bytes) / (1 << 20));
   record["tensor_span_mib"] = std::llround(static_cast<double>(tensors.span_bytes) / (1 << 20));
-  if (engine != nullptr)
+  record["process_mib"] = process[0];
+  if (engine != nullptr) {
+    record["plan_mib"] = std::llround(static_cast<double>(engine->plan().rank.resident_bytes()) / (1 << 20));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
+  }
   if (arguments.json) {
     std::cout << record.dump() << "\n";
     return;
@@ -252,7 +261,8 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
   if (!arguments.trace.empty()) options.trace = std::make_shared<Trace>();
   const Mesh mesh = Mesh::join(job, options);
   try {
-    const double base_mib = mebibytes("/proc/self/status", "VmRSS:");
+    const BaseMemory base{.resident_mib = mebibytes("/proc/self/status", "VmRSS:"),
+                          .own_mib = mebibytes("/proc/self/status", "RssAnon:")};
     const auto dtype = arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
     at::manual_seed(arguments.seed);
     BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
@@ -260,12 +270,12 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
       Alone alone(model, dtype);
       const Timings timings = time_steps(arguments, mesh, model.vocabulary,
                                          [&](const auto& micros) { return alone.step(micros); });
-      report(arguments, mesh, model, timings, base_mib, nullptr);
+      report(arguments, mesh, model, timings, base, nullptr);
     } else {
       Trained trained(model, arguments, dtype, mesh);
       const Timings timings = time_steps(arguments, mesh, model.vocabulary,
                                          [&](const auto& micros) { return trained.step(micros); });
-      report(arguments, mesh, model, timings, base_mib, &trained.engine());
+      report(arguments, mesh, model, timings, base, &trained.engine());
     }
     if (!arguments.trace.empty()) write_trace(mesh, arguments.trace);
   } catch (const std::exception& error) {

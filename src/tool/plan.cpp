@@ -17,6 +17,8 @@ int run_plan(int argc, char** argv) {
   app.add_option("-p,--parameters", request.parameters, "a count instead of a model: 7.5e9, 124M, 1.5B, 1T");
   app.add_option("-n,--ranks", request.ranks, "data-parallel ranks [parallel.ranks, or 1]")
       ->check(at_least_one);
+  app.add_option("--hosts", request.hosts, "hosts that the ranks are on: those of one share CPU memory [1]")
+      ->check(at_least_one);
   app.add_option("--set", request.overrides, "change a value of the configuration: section.key=value")
       ->allow_extra_args(false);
   app.add_option("--accumulation", request.accumulation_steps, "micro-batches a step, for a count [1]")
