@@ -3,7 +3,7 @@
 usage: report.py [--results DIR] [--into FILE]...
 
 Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. --into puts what a file has marks
-for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam or dispatch.
+for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam, dispatch or flops.
 """
 import argparse
 import glob
@@ -117,6 +117,30 @@ def aims(set_name):
     return [(what, case, other, most and most * slack) for what, case, other, most in result]
 
 
+def split_rows(steps):
+    """Tokens a second of two ranks over those of two threads, for the same two sequences a step."""
+    lines = []
+    for kind in ("plain ", ""):
+        ranks, threads = (f"zero.cpp {kind}stage 3, {split}" for split in ("2 ranks x 1 thread", "1 rank x 2 threads"))
+        if steps.has(ranks, threads):
+            ratio, fastest = 1 / steps.ratio(ranks, threads), steps.fastest(threads) / steps.fastest(ranks)
+            verdict = "holds" if ratio >= 1 else "MISSED"
+            lines.append(f"| {ranks}: tokens/s | {threads} | {ratio:.3f} | {fastest:.3f} | at least 1 | {verdict} |")
+    return lines
+
+
+def plan_rows(steps):
+    """Measured peaks over the plan's figure and the process."""
+    lines = []
+    for case, runs in steps.runs.items():
+        if "plan_mib" not in runs[-1]:
+            continue
+        ratio = steps.largest(case, "peak_rss_mib") / max(run["plan_mib"] + run["process_mib"] for run in runs)
+        lines.append(f"| {case}: peak resident | `zero plan` + the process | {ratio:.3f} | | 0.95 to 1.05 | "
+                     f"{'holds' if abs(ratio - 1) <= 0.05 else 'MISSED'} |")
+    return lines
+
+
 def ratios(steps, folder):
     lines = ["| step of | over that of | ratio | of the fastest steps | at most | |", "|---|---|---|---|---|---|", *floor_rows(steps, folder)]
     for _, case, other, most in aims(steps.name):
@@ -126,6 +150,7 @@ def ratios(steps, folder):
         verdict = "" if most is None else "holds" if ratio <= most else "MISSED"
         fastest = steps.fastest(case) / steps.fastest(other)
         lines.append(f"| {case} | {other} | {ratio:.3f} | {fastest:.3f} | {'' if most is None else format(most, '.3g')} | {verdict} |")
+    lines += split_rows(steps) + plan_rows(steps)
     peers = [c for c in ("FSDP2 reshard", "DeepSpeed ZeRO-3") if steps.has(c)]
     if peers:
         best = min(steps.largest(c, "peak_rss_mib") for c in peers)
@@ -136,11 +161,24 @@ def ratios(steps, folder):
     return "\n".join(lines)
 
 
+def work_of(steps):
+    """"gpt2, bf16, 2 ranks x 1 thread, 256 tokens", of a run whose ranks and threads all cases share."""
+    run = steps.record["runs"][0]
+    shared = len({(r["ranks"], r["threads"]) for runs in steps.runs.values() for r in runs if r["peer"] == "zero.cpp"}) == 1
+    split = f", {run['ranks']} ranks x {run['threads']} thread{'s' if run['threads'] > 1 else ''}" if shared else ""
+    return f"{run['model']}, {run['dtype']}{split}, sequence {run['seq']}"
+
+
 def plot(steps, folder):
-    bars = [(case, steps.median(case), "ours" if case.startswith("zero.cpp") else "peer") for case in steps.runs]
-    svg.bars(os.path.join(folder, f"steps-{steps.name}.svg"), f"{steps.name}: seconds a step (median)", bars, "s")
-    bars = [(case, steps.largest(case, "peak_rss_mib"), "ours" if case.startswith("zero.cpp") else "peer") for case in steps.runs]
-    svg.bars(os.path.join(folder, f"memory-{steps.name}.svg"), f"{steps.name}: peak resident MiB a rank", bars, "MiB")
+    def kind_of(case):
+        return "limit" if case.endswith("forward + backward") else "ours" if case.startswith("zero.cpp") else "peer"
+
+    # Peers, then what no engine can be faster than, then ours.
+    cases = sorted(steps.runs, key=lambda case: list(svg.KINDS).index(kind_of(case)))
+    bars = [(case, steps.median(case), kind_of(case)) for case in cases]
+    svg.bars(os.path.join(folder, f"steps-{steps.name}.svg"), f"Seconds a step, median ({work_of(steps)})", bars, "s")
+    bars = [(case, steps.largest(case, "peak_rss_mib"), kind_of(case)) for case in cases]
+    svg.bars(os.path.join(folder, f"memory-{steps.name}.svg"), f"Peak resident memory of a rank ({work_of(steps)})", bars, "MiB")
 
 
 def put_between_marks(path, name, text):
@@ -210,6 +248,24 @@ def dispatch(folder):
             f"{row['seen_ns']:.0f} ns where the engine sees it: {100 * row['share']:.2f} % of the step (at most 1 %).")
 
 
+def flops(folder):
+    """Forward and backward against the rate of their matrix products."""
+    rows = load(folder, "flops")
+    if not rows:
+        return ""
+    lines = ["| dtype | the products alone, GFLOP/s a thread | | forward + backward, s | GFLOP/s a thread | of the products' rate |",
+             "|---|---|---|---|---|---|"]
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        mine = [row for row in rows if row["dtype"] == dtype]
+        rate = statistics.median(row["gemm_gflops_per_s"] for row in mine)
+        work = (mine[0]["gemm_flops"] + mine[0]["attention_flops"]) / 1e9
+        for name, field in (("(a) plain", "plain_s"), ("(b) ours", "ours_s")):
+            seconds = statistics.median(row[field] for row in mine)
+            share = statistics.median(work / row[field] / row["gemm_gflops_per_s"] for row in mine)
+            lines.append(f"| {dtype} | {rate:.0f} | {name} | {seconds:.3f} | {work / seconds:.0f} | {share:.2f} |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="report.py")
     parser.add_argument("--results", default=os.path.join(HERE, "results"))
@@ -228,7 +284,7 @@ def main():
         for file in arguments.into:
             put_between_marks(file, steps.name, f"{short_table(steps)}\n\n{about(steps)}")
             put_between_marks(file, f"ratios-{steps.name}", beside)
-    for make in (collectives, adam, dispatch):
+    for make in (collectives, adam, dispatch, flops):
         if text := make(arguments.results):
             print(text + "\n")
             for file in arguments.into:

@@ -23,6 +23,7 @@ SETS = {
     "gpt2-medium-bf16": ["--model", "gpt2-medium", "--dtype", "bf16", "--ranks", "2"],
     "gpt2-bf16-4-ranks": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "4", "--threads", "1"],
     "gpt2-bf16-1-rank": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "1", "--threads", "2"],
+    "gpt2-bf16-split": ["--model", "gpt2", "--dtype", "bf16"],
     "tiny": ["--model", "tiny", "--dtype", "bf16", "--ranks", "2"],
 }
 
@@ -42,8 +43,25 @@ PEERS = {
 TUNED_PEERS = ["DDP", "FSDP2 reshard", "DeepSpeed ZeRO-3"]
 
 
-def cases(arguments):
+# Two sequences a step on two cores, split over ranks or over threads: the set's cases, by what each does.
+SPLITS = {
+    "1 rank x 2 threads": ["--ranks", "1", "--threads", "2", "--batch", "2"],
+    "2 ranks x 1 thread": ["--ranks", "2", "--threads", "1", "--batch", "1"],
+}
+
+
+def split_cases(zero):
+    result = {}
+    for kind, option in (("plain ", ["--plain"]), ("", [])):
+        for name, split in SPLITS.items():
+            result[f"zero.cpp {kind}stage 3, {name}"] = ([zero, "bench", "step", "--json", "--stage", "3", *option, *split], {})
+    return result
+
+
+def cases(arguments, set_name):
     """name -> (command, environment)"""
+    if set_name == "gpt2-bf16-split":
+        return split_cases(arguments.zero)
     result = {}
     if arguments.peers:
         python = os.path.join(arguments.peers, "bin", "python")
@@ -107,12 +125,13 @@ def main():
         parser.error(f"unknown set {unknown[0]}; there are {', '.join(SETS)}")
     failed = False
     for name in arguments.set.split(","):
-        work = [*SETS[name], "--batch", "1", "--seq", "256", "--steps", str(arguments.steps)]
+        batch = [] if name == "gpt2-bf16-split" else ["--batch", "1"]
+        work = [*SETS[name], *batch, "--seq", "256", "--steps", str(arguments.steps)]
         path = os.path.join(arguments.out, f"steps-{name}.json")
         runs = earlier(path, " ".join(work)) if arguments.more else []
         first = 1 + max((run["repeat"] for run in runs), default=-1)
         for repeat in range(first, first + arguments.repeats):
-            for case, (command, extra) in cases(arguments).items():
+            for case, (command, extra) in cases(arguments, name).items():
                 machine.wait_until_quiet()
                 record, problem = run([*command, *work], extra, arguments.limit_s)
                 if record is None:

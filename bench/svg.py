@@ -1,23 +1,37 @@
 """Horizontal bars as an SVG file."""
 from xml.sax.saxutils import escape
 
-COLOURS = {"ours": "#1f6f8b", "peer": "#b9b9b9", "limit": "#d08c2c"}
+# Kind of a bar -> colour, and what the legend calls it.
+KINDS = {"peer": ("#b0b0b0", "peers"), "limit": ("#d08c2c", "forward + backward alone"), "ours": ("#1f6f8b", "zero.cpp")}
+
+ROW, GAP, LABELS, BARS, TOP = 22, 8, 250, 420, 62
+
+
+def legend(kinds):
+    parts, x = [], 10
+    for kind in kinds:
+        colour, name = KINDS[kind]
+        parts += [f'<rect x="{x}" y="36" width="12" height="12" fill="{colour}"/>',
+                  f'<text x="{x + 17}" y="46" fill="#444444">{escape(name)}</text>']
+        x += 40 + 7 * len(name)
+    return parts
 
 
 def bars(path, title, values, unit):
-    """values: (label, value, kind) from top to bottom."""
-    row, label_width, bar_width, top = 22, 300, 460, 40
+    """values: (label, value, kind) from top to bottom; a gap stands where the kind changes."""
     most = max(value for _, value, _ in values)
-    height = top + row * len(values) + 10
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{label_width + bar_width + 90}" height="{height}" '
-             f'font-family="sans-serif" font-size="13">',
-             '<rect width="100%" height="100%" fill="white"/>',
-             f'<text x="10" y="24" font-size="15" font-weight="bold">{escape(title)}</text>']
-    for index, (label, value, kind) in enumerate(values):
-        y, width = top + index * row, bar_width * value / most
-        shown = f"{value:.3f}" if value < 10 else f"{value:.0f}"
-        parts += [f'<text x="{label_width - 8}" y="{y + 15}" text-anchor="end">{escape(label)}</text>',
-                  f'<rect x="{label_width}" y="{y + 3}" width="{width:.1f}" height="{row - 7}" fill="{COLOURS[kind]}"/>',
-                  f'<text x="{label_width + width + 6:.1f}" y="{y + 15}">{shown} {escape(unit)}</text>']
+    parts, y, before = legend(kind for kind in KINDS if any(kind == found for _, _, found in values)), TOP, values[0][2]
+    for label, value, kind in values:
+        y += GAP if kind != before else 0
+        before = kind
+        width = BARS * value / most
+        shown = f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+        parts += [f'<text x="{LABELS - 8}" y="{y + 15}" text-anchor="end">{escape(label)}</text>',
+                  f'<rect x="{LABELS}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}" rx="2" fill="{KINDS[kind][0]}"/>',
+                  f'<text x="{LABELS + width + 6:.1f}" y="{y + 15}" fill="#444444">{shown} {escape(unit)}</text>']
+        y += ROW
+    head = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{LABELS + BARS + 90}" height="{y + 12}" font-family="sans-serif" font-size="13">',
+            '<rect width="100%" height="100%" fill="white"/>',
+            f'<text x="10" y="24" font-size="15" font-weight="bold">{escape(title)}</text>']
     with open(path, "w") as file:
-        file.write("\n".join(parts + ["</svg>", ""]))
+        file.write("\n".join([*head, *parts, "</svg>", ""]))

@@ -1,0 +1,88 @@
+// The machine's rate for the matrix products of GPT-2 124M's forward and backward, at one micro-batch of 256
+// tokens, all ranks at once: a line of JSON a dtype. FLOPs are counted as 2 m n k. Run by flops.py under
+// `zero launch`.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "zero/compute_threads.h"
+#include "zero/cpu_allocator.h"
+#include "zero/gpt2_shape.h"
+#include "zero/mesh.h"
+
+namespace zero::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kTokens = 256;
+constexpr int kRounds = 7;
+
+/// One linear layer of the model and how often it is there.
+struct Layer {
+  int64_t in, out, count;
+};
+
+std::vector<Layer> layers_of(const Gpt2Shape& shape) {
+  const int64_t d = shape.width, n = shape.layers;
+  return {{d, 3 * d, n}, {d, d, n}, {d, 4 * d, n}, {4 * d, d, n}, {d, shape.vocab_size, 1}};
+}
+
+/// Median seconds of all products of all layers like this, forward and backward. Each has weights of its own,
+/// which come from memory as they do in a step.
+double seconds_of(const Layer& layer, at::ScalarType dtype, const Group& all) {
+  const auto options = at::TensorOptions(dtype);
+  const at::Tensor x = at::randn({kTokens, layer.in}).to(options),
+                   g = at::randn({kTokens, layer.out}).to(options);
+  std::vector<at::Tensor> weights;
+  for (int64_t i = 0; i < layer.count; ++i) weights.push_back(at::randn({layer.out, layer.in}).to(options));
+  std::vector<double> times;
+  for (int round = 0; round <= kRounds; ++round) {
+    all.barrier("products");
+    const auto began = Clock::now();
+    for (const at::Tensor& weight : weights) at::mm(x, weight.t());
+    for (const at::Tensor& weight : weights) {
+      at::mm(g, weight);
+      at::mm(g.t(), x);
+    }
+    times.push_back(std::chrono::duration<double>(Clock::now() - began).count());
+  }
+  std::sort(times.begin() + 1, times.end());  // the first prepares the kernels
+  return times[1 + kRounds / 2];
+}
+
+void report(at::ScalarType dtype, const Group& all) {
+  const Gpt2Shape shape = gpt2_shape("gpt2");
+  double seconds = 0, flops = 0;
+  for (const Layer& layer : layers_of(shape)) {
+    seconds += seconds_of(layer, dtype, all);
+    flops += 3.0 * 2 * kTokens * static_cast<double>(layer.in * layer.out * layer.count);
+  }
+  const double attention = 3.0 * 4 * kTokens * kTokens * static_cast<double>(shape.width * shape.layers);
+  if (all.rank() != 0) return;
+  const nlohmann::ordered_json row = {{"dtype", dtype == at::kFloat ? "fp32" : "bf16"},
+                                      {"ranks", all.size()},
+                                      {"threads", at::get_num_threads()},
+                                      {"gemm_flops", flops},
+                                      {"attention_flops", attention},
+                                      {"gemm_s", seconds},
+                                      {"gemm_gflops_per_s", flops / seconds / 1e9}};
+  std::cout << row.dump() << std::endl;
+}
+
+}  // namespace
+}  // namespace zero::bench
+
+int main() {
+  const zero::Rendezvous job = zero::rendezvous_from_environment();
+  zero::prepare_compute_threads(1);
+  zero::use_training_allocator();
+  const zero::Mesh mesh = zero::Mesh::join(job, {});
+  const at::NoGradGuard no_grad;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) zero::bench::report(dtype, mesh.world());
+}
