@@ -22,7 +22,7 @@ at::Tensor flat(const at::Tensor& gradient) {
   return (gradient.is_sparse() ? gradient.to_dense() : gradient).contiguous().view({-1});
 }
 
-void put(at::Tensor into, const at::Tensor& values, bool replace) {
+void put(const at::Tensor& into, const at::Tensor& values, bool replace) {
   if (replace)
     into.copy_(values);
   else
@@ -30,7 +30,7 @@ void put(at::Tensor into, const at::Tensor& values, bool replace) {
 }
 
 // Undefined values are zeros.
-void fill_row(at::Tensor into, const at::Tensor& values) {
+void fill_row(const at::Tensor& into, const at::Tensor& values) {
   if (values.defined())
     into.copy_(values);
   else
@@ -139,7 +139,7 @@ void Gradients::send_whole(int index, bool late) {
   gradient.shard.add_(rest);
 }
 
-void Gradients::add_directly(int index, at::Tensor into, bool first) {
+void Gradients::add_directly(int index, const at::Tensor& into, bool first) {
   Unit& unit = units_[static_cast<size_t>(index)];
   UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
   if (first) into.zero_();

@@ -97,7 +97,7 @@ class Gradients {
   bool sends_now() const { return options_.placement == Placement::Shard || boundary_; }
   void send_ready();
   void send(int unit);
-  void add_directly(int unit, at::Tensor into, bool first);
+  void add_directly(int unit, const at::Tensor& into, bool first);
   void send_whole(int unit, bool late);
   void fold_into_local(UnitGradient& gradient, const Unit& unit);
   void add_pieces(int unit, bool first);

@@ -72,7 +72,7 @@ bool Unit::has_plain_values() const { return !master.defined() || !is_remainder(
 
 at::Tensor Unit::values(int64_t begin, int64_t count) const {
   if (has_plain_values()) return (master.defined() ? master : shard).narrow(0, begin, count);
-  const at::Tensor joined = at::empty({count}, master.options().dtype(at::kFloat));
+  at::Tensor joined = at::empty({count}, master.options().dtype(at::kFloat));
   join_master(shard.narrow(0, begin, count), master.narrow(0, begin, count), joined);
   return joined;
 }
