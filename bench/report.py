@@ -266,6 +266,22 @@ def flops(folder):
     return "\n".join(lines)
 
 
+def files(folder):
+    """Checkpoint files beside the disk's own speed, and what a save in the background costs."""
+    lines = []
+    for row in load(folder, "checkpoint"):
+        lines += [f"| a checkpoint of {row['mebibytes']} MiB | MiB/s | plain file, same run | share (>= 0.8) |", "|---|---|---|---|"]
+        for what, plain in (("read", "sequential read, cold"), ("write", "sequential write with fsync")):
+            lines.append(f"| {what} | {row[f'{what}_checkpoint_mib_s']:.0f} | {plain}: {row[f'{what}_plain_mib_s']:.0f} | {row[f'{what}_share']:.2f} |")
+    for row in load(folder, "saving"):
+        stall, steps = sorted(row["stall_s"]), sorted(row["step_s"])
+        lines += ["", f"A save of {row['checkpoint_mib']} MiB in the background, {row['ranks']} ranks of GPT-2 124M: training waits "
+                      f"{sorted(row['begin_s'])[len(row['begin_s']) // 2]:.2f} s for the copy, and the steps beside it take "
+                      f"{stall[len(stall) // 2]:.2f} s longer in all, where a step takes {steps[len(steps) // 2]:.2f} s: "
+                      f"{100 * row['stall_share']:.1f} % of {row['interval_steps']} steps (at most 5 %)."]
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="report.py")
     parser.add_argument("--results", default=os.path.join(HERE, "results"))

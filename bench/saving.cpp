@@ -1,7 +1,8 @@
-// What saving in the background costs: rounds of training steps, in turn without a save and with one that
-// begins before the first step. GPT-2 124M, bf16, stage 3, batch 1, sequence 256.
+// What saving in the background costs: in every round, the time from the beginning of a save to the end of
+// the step that finds it published, over that of as many steps without a save right before and after. GPT-2
+// 124M, bf16, stage 3, batch 1, sequence 256.
 //
-//   zero launch --ranks 2 -- saving_bench DIRECTORY [ROUNDS] [STEPS]     rank 0 prints a line of JSON
+//   zero launch --ranks 2 -- saving_bench DIRECTORY [ROUNDS] [INTERVAL]     rank 0 prints a line of JSON
 #include <ATen/Context.h>
 #include <ATen/ops/randint.h>
 
@@ -41,9 +42,13 @@ Json rounded(const std::vector<double>& values) {
   return list;
 }
 
+// A round each.
 struct Seconds {
-  std::vector<double> plain, saving;  // a round
-  std::vector<double> begin, open;    // of a save: until training goes on; until it is published
+  std::vector<double> quiet;   // a step without a save, the median of those around
+  std::vector<double> begin;   // of a save: until training goes on
+  std::vector<double> window;  // until the end of the step that found it published
+  std::vector<double> steps;   // in that time
+  std::vector<double> stall;   // window - steps * quiet
 };
 
 class Bench {
@@ -55,39 +60,36 @@ class Bench {
         model_(zero::lazily([&] { return zero::Gpt2(shape_); })),
         engine_(*model_, zero::AdamW{.lr = 1e-5}, {.stage = 3, .dtype = at::kBFloat16}, mesh) {}
 
-  void run(int rounds, int steps) {
-    round(2, /*saves=*/true);  // memory of the copy, too, is taken once
+  void run(int rounds) {
+    round();  // memory of the copy, too, is taken once
     seconds_ = {};
-    for (int i = 0; i < rounds; ++i) {
-      seconds_.plain.push_back(round(steps, false));
-      seconds_.saving.push_back(round(steps, true));
-    }
+    for (int i = 0; i < rounds; ++i) round();
   }
   const Seconds& seconds() const { return seconds_; }
 
  private:
-  double round(int steps, bool saves) {
-    mesh_.world().barrier("round");
+  static constexpr int kQuietSteps = 4;  // before a save, and after it
+
+  void round() {
+    std::vector<double> quiet;
+    for (int i = 0; i < kQuietSteps; ++i) quiet.push_back(step());
     const auto begin = Clock::now();
-    if (saves) {
-      engine_.begin_save(directory_, "{}", 1);
-      seconds_.begin.push_back(since(begin));
-    }
-    for (int i = 0; i < steps; ++i) {
+    engine_.begin_save(directory_, "{}", 1);
+    seconds_.begin.push_back(since(begin));
+    int steps = 0;
+    do {
       step();
-      if (engine_.is_saving() && engine_.finish_save(/*wait=*/false)) seconds_.open.push_back(since(begin));
-    }
-    mesh_.world().barrier("round");
-    const double taken = since(begin);
-    // The next round is to begin with nothing under way.
-    if (engine_.is_saving()) {
-      engine_.finish_save();
-      seconds_.open.push_back(since(begin));
-    }
-    return taken;
+      ++steps;
+    } while (!engine_.finish_save(/*wait=*/false));
+    seconds_.window.push_back(since(begin));
+    for (int i = 0; i < kQuietSteps; ++i) quiet.push_back(step());
+    seconds_.steps.push_back(steps);
+    seconds_.quiet.push_back(median(quiet));
+    seconds_.stall.push_back(seconds_.window.back() - steps * seconds_.quiet.back());
   }
 
-  void step() {
+  double step() {
+    const auto begin = Clock::now();
     const at::Tensor tokens = at::randint(0, shape_.vocab_size, {1, kSequence + 1}, at::kLong);
     const at::Tensor loss = engine_.forward([&] {
       return model_->loss(tokens.narrow(1, 0, kSequence).contiguous(),
@@ -95,6 +97,7 @@ class Bench {
     });
     engine_.backward(loss);
     engine_.step();
+    return since(begin);
   }
 
   zero::Mesh mesh_;
@@ -112,24 +115,18 @@ int64_t bytes_in(const std::filesystem::path& directory) {
   return bytes;
 }
 
-void print(const zero::Mesh& mesh, const Seconds& seconds, int steps, int64_t checkpoint_bytes) {
-  const double plain = median(seconds.plain), saving = median(seconds.saving);
+void print(const zero::Mesh& mesh, const Seconds& seconds, int interval, int64_t checkpoint_bytes) {
+  const double step = median(seconds.quiet), stall = median(seconds.stall);
   std::cout << Json{{"model", "gpt2"},
                     {"ranks", mesh.size()},
-                    {"steps", steps},
-                    {"step_s", std::round(plain / steps * 1e4) / 1e4},
+                    {"interval_steps", interval},
                     {"checkpoint_mib", checkpoint_bytes >> 20},
-                    {"plain_s", rounded(seconds.plain)},
-                    {"saving_s", rounded(seconds.saving)},
+                    {"step_s", rounded(seconds.quiet)},
                     {"begin_s", rounded(seconds.begin)},
-                    {"published_after_s", rounded(seconds.open)},
-                    {"stall_share", std::round((saving / plain - 1) * 1e4) / 1e4},
-                    {"stall_share_fastest",
-                     std::round((*std::min_element(seconds.saving.begin(), seconds.saving.end()) /
-                                     *std::min_element(seconds.plain.begin(), seconds.plain.end()) -
-                                 1) *
-                                1e4) /
-                         1e4}}
+                    {"window_s", rounded(seconds.window)},
+                    {"window_steps", rounded(seconds.steps)},
+                    {"stall_s", rounded(seconds.stall)},
+                    {"stall_share", std::round(stall / (interval * step) * 1e4) / 1e4}}
                    .dump()
             << "\n";
 }
@@ -138,11 +135,11 @@ void print(const zero::Mesh& mesh, const Seconds& seconds, int steps, int64_t ch
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: zero launch --ranks 2 -- saving_bench DIRECTORY [ROUNDS] [STEPS]\n";
+    std::cerr << "usage: zero launch --ranks 2 -- saving_bench DIRECTORY [ROUNDS] [INTERVAL]\n";
     return 2;
   }
   const std::filesystem::path directory = std::filesystem::path(argv[1]) / "saving-bench";
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5, steps = argc > 3 ? std::atoi(argv[3]) : 20;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 11, interval = argc > 3 ? std::atoi(argv[3]) : 20;
   try {
     const zero::Rendezvous job = zero::rendezvous_from_environment();
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -151,9 +148,9 @@ int main(int argc, char** argv) {
     const zero::Mesh mesh = zero::Mesh::join(job);
     at::manual_seed(static_cast<uint64_t>(mesh.rank()) + 1);
     Bench bench(mesh, directory);
-    bench.run(rounds, steps);
+    bench.run(rounds);
     if (mesh.rank() == 0) {
-      print(mesh, bench.seconds(), steps, bytes_in(directory));
+      print(mesh, bench.seconds(), interval, bytes_in(directory));
       std::filesystem::remove_all(directory);
     }
   } catch (const std::exception& error) {
