@@ -3,7 +3,7 @@
 usage: report.py [--results DIR] [--into FILE]...
 
 Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. --into puts what a file has marks
-for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam, dispatch or flops.
+for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam, dispatch, flops or files.
 """
 import argparse
 import glob
@@ -276,7 +276,7 @@ def files(folder):
     for row in load(folder, "saving"):
         stall, steps = sorted(row["stall_s"]), sorted(row["step_s"])
         lines += ["", f"A save of {row['checkpoint_mib']} MiB in the background, {row['ranks']} ranks of GPT-2 124M: training waits "
-                      f"{sorted(row['begin_s'])[len(row['begin_s']) // 2]:.2f} s for the copy, and the steps beside it take "
+                      f"{sorted(row['begin_s'])[len(row['begin_s']) // 2]:.2f} s for the copy, and with it the steps beside the save take "
                       f"{stall[len(stall) // 2]:.2f} s longer in all, where a step takes {steps[len(steps) // 2]:.2f} s: "
                       f"{100 * row['stall_share']:.1f} % of {row['interval_steps']} steps (at most 5 %)."]
     return "\n".join(lines)
@@ -300,7 +300,7 @@ def main():
         for file in arguments.into:
             put_between_marks(file, steps.name, f"{short_table(steps)}\n\n{about(steps)}")
             put_between_marks(file, f"ratios-{steps.name}", beside)
-    for make in (collectives, adam, dispatch, flops):
+    for make in (collectives, adam, dispatch, flops, files):
         if text := make(arguments.results):
             print(text + "\n")
             for file in arguments.into:

@@ -146,6 +146,13 @@ TEST_F(ToolHf, FineTunesAdapters) {
   };
   EXPECT_NEAR(loss_of("out"), loss_of("run"), 1e-6);
   EXPECT_GT(std::abs(loss_of("out") - loss_of("model")), 1e-5);
+  // The same run without the frozen parameters in its checkpoints, which then say where those are.
+  good({"train", "train.json", "--set", lora, "--run-dir", "part", "--trainable-only"});
+  EXPECT_EQ(loss_of("part"), loss_of("run"));
+  const auto tensors_of = [&](const char* run) { return good({"inspect", run, "--tensors", "model/*"}); };
+  EXPECT_NE(tensors_of("run").find("embed_tokens"), std::string::npos);
+  EXPECT_EQ(tensors_of("part").find("embed_tokens"), std::string::npos);
+  EXPECT_NE(tensors_of("part").find("lora_A"), std::string::npos);
 }
 
 TEST_F(ToolHf, SaysWhatIsWrong) {

@@ -32,10 +32,11 @@ std::string human_count(int64_t count);
 struct CountOptions {
   int64_t parameters = 0;
   int ranks = 1;
-  int64_t parameter_bytes = 2;        // of one parameter
-  int64_t gradient_bytes = 2;         // the paper's fp16 gradient
-  int64_t optimizer_bytes = 12;       // K: fp32 master, momentum, variance
-  int64_t engine_gradient_bytes = 4;  // what this library accumulates in: data_types.grad_accum_dtype
+  int64_t parameter_bytes = 2;          // of one parameter
+  int64_t gradient_bytes = 2;           // the paper's fp16 gradient
+  int64_t optimizer_bytes = 12;         // K: fp32 master, momentum, variance
+  int64_t engine_gradient_bytes = 4;    // what this library accumulates in: data_types.grad_accum_dtype
+  int64_t engine_optimizer_bytes = 10;  // and keeps beside a bf16 parameter: the master's other half, moments
   int accumulation_steps = 1;
   std::optional<int64_t> memory_bytes = {};  // of a rank: asks for the largest model
 };
@@ -47,12 +48,15 @@ struct CountStage {
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;  // master copy included
   int64_t engine_gradient_bytes =
-      0;                         // as make_plan counts: stage 1 keeps whole gradients only to accumulate them
+      0;  // as make_plan counts: stage 1 keeps whole gradients only to accumulate them
+  int64_t engine_optimizer_bytes = 0;
   int64_t traffic_elements = 0;  // an optimizer step; stage 3 with no more than one unit resident
   std::optional<int64_t> largest_parameters = {};         // whose states fit memory_bytes
-  std::optional<int64_t> engine_largest_parameters = {};  // the same with engine_gradient_bytes
+  std::optional<int64_t> engine_largest_parameters = {};  // the same of engine_state_bytes()
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes; }
-  int64_t engine_state_bytes() const { return parameter_bytes + engine_gradient_bytes + optimizer_bytes; }
+  int64_t engine_state_bytes() const {
+    return parameter_bytes + engine_gradient_bytes + engine_optimizer_bytes;
+  }
 };
 struct CountPlan {
   CountOptions options;

@@ -67,6 +67,11 @@ void share_memory(PlanOptions& options, const Config& config, int ranks, int hos
   options.common_parameters = config.residency.share;
 }
 
+int64_t master_bytes_of(const StateBytes& state, Dtype dtype) {
+  if (itemsize(dtype) >= 4) return 0;
+  return dtype == Dtype::bf16 ? state.bf16_master_bytes : state.master_bytes;
+}
+
 }  // namespace
 
 int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
@@ -108,14 +113,16 @@ ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64
     plan.save_copy_bytes[stage] = save_copy_bytes(plan.stages[stage], saving.trainable_only);
   for (const UnitLayout& unit : plan.stages[0].units) plan.parameters += unit.numel;
   plan.count =
-      plan_from_count({.parameters = plan.parameters,
-                       .ranks = plan.stages[3].shard_ranks,
-                       .parameter_bytes = itemsize(dtype),
-                       .gradient_bytes = options.state.gradient_bytes,
-                       .optimizer_bytes = options.state.optimizer_bytes + (itemsize(dtype) < 4 ? 4 : 0),
-                       .engine_gradient_bytes = options.state.gradient_bytes,
-                       .accumulation_steps = options.accumulation_steps,
-                       .memory_bytes = memory_bytes})
+      plan_from_count(
+          {.parameters = plan.parameters,
+           .ranks = plan.stages[3].shard_ranks,
+           .parameter_bytes = itemsize(dtype),
+           .gradient_bytes = options.state.gradient_bytes,
+           .optimizer_bytes = options.state.optimizer_bytes + (itemsize(dtype) < 4 ? 4 : 0),
+           .engine_gradient_bytes = options.state.gradient_bytes,
+           .engine_optimizer_bytes = options.state.optimizer_bytes + master_bytes_of(options.state, dtype),
+           .accumulation_steps = options.accumulation_steps,
+           .memory_bytes = memory_bytes})
           .stages;
   return plan;
 }

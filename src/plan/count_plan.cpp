@@ -31,6 +31,7 @@ CountStage bytes_of(const CountOptions& options, int stage) {
   result.parameter_bytes = share.bytes(placements.parameter == Placement::Shard, options.parameter_bytes);
   result.gradient_bytes = share.bytes(gradient_sharded, options.gradient_bytes);
   result.optimizer_bytes = share.bytes(optimizer_sharded, options.optimizer_bytes);
+  result.engine_optimizer_bytes = share.bytes(optimizer_sharded, options.engine_optimizer_bytes);
   result.engine_gradient_bytes = share.bytes(!accumulates_whole, options.engine_gradient_bytes);
   return result;
 }
@@ -70,6 +71,7 @@ void check(const CountOptions& options) {
   in_range(options.gradient_bytes, 1, 8, "gradient_bytes");
   in_range(options.engine_gradient_bytes, 1, 8, "engine_gradient_bytes");
   in_range(options.optimizer_bytes, 0, 64, "optimizer_bytes");
+  in_range(options.engine_optimizer_bytes, 0, 64, "engine_optimizer_bytes");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ Json stage_json(const CountStage& row) {
             {"optimizer_bytes_per_rank", row.optimizer_bytes},
             {"state_bytes_per_rank", row.state_bytes()},
             {"engine_gradient_bytes_per_rank", row.engine_gradient_bytes},
+            {"engine_optimizer_bytes_per_rank", row.engine_optimizer_bytes},
             {"engine_state_bytes_per_rank", row.engine_state_bytes()},
             {"traffic_elements_per_step", row.traffic_elements}};
   if (row.largest_parameters) json["largest_parameters"] = *row.largest_parameters;
@@ -70,7 +71,8 @@ std::string to_json(const CountPlan& plan) {
              {{"parameter", options.parameter_bytes},
               {"gradient", options.gradient_bytes},
               {"optimizer", options.optimizer_bytes},
-              {"engine_gradient", options.engine_gradient_bytes}}}};
+              {"engine_gradient", options.engine_gradient_bytes},
+              {"engine_optimizer", options.engine_optimizer_bytes}}}};
   if (options.memory_bytes) json["memory_bytes"] = *options.memory_bytes;
   json["stages"] = Json::array();
   for (const CountStage& row : plan.stages) json["stages"].push_back(stage_json(row));

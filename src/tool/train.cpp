@@ -21,12 +21,13 @@ struct TrainArguments {
   std::string config, run_directory, resume, trace;
   std::vector<std::string> overrides;
   int ranks = 0;
-  bool overwrite = false;
+  bool overwrite = false, trainable_only = false;
 };
 
 Config read(const TrainArguments& arguments, int ranks) {
   Config config = adopt_model(load_config(arguments.config, arguments.overrides));
   if (!arguments.run_directory.empty()) config.run.directory = arguments.run_directory;
+  if (arguments.trainable_only) config.checkpoint.trainable_only = true;
   return resolve(config, ranks);
 }
 
@@ -83,6 +84,8 @@ int run_train(int argc, char** argv) {
                  "go on from a checkpoint: its directory, or auto: the run's newest, if it has one");
   app.add_flag("--overwrite", arguments.overwrite,
                "start anew in a run directory that is in use; its files get other names");
+  app.add_flag("--trainable-only", arguments.trainable_only,
+               "leave frozen parameters out of checkpoints (checkpoint.trainable_only)");
   app.add_option("--trace", arguments.trace,
                  "write what each rank did when to this file; ui.perfetto.dev opens it");
   if (!parse(app, argc, argv)) return 0;
