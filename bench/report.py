@@ -68,16 +68,18 @@ def table(steps):
     return "\n".join(lines)
 
 
-BYTES_OF_ADAM = 4 + 2 * 8 + 8  # an element: gradient, two moments in and out, bf16 parameter and what it lacks of the master
+# Bytes an element: gradient and two moments in and out, and the master: split in halves, or whole beside its copy.
+BYTES_OF_ADAM = {"AdamW_split": 4 + 2 * 8 + 8, "AdamW": 4 + 2 * 8 + 10}
 
 
 def adam_s(steps, stage, folder):
     """What the update of a step takes at the memory's speed, all ranks at once; None where it was not measured."""
-    streams = [row["stream"] for row in load(folder, "optimizer") if row["name"].startswith("AdamW_split/") and "threads:2" in row["name"]]
-    if not streams:
-        return None
     run = steps.record["runs"][0]
-    return run["params"] * (run["ranks"] if stage == 0 else 1) * BYTES_OF_ADAM / (streams[-1] * 1e9)
+    for rule, each in BYTES_OF_ADAM.items():
+        streams = [row["stream"] for row in load(folder, "optimizer") if row["name"].startswith(rule + "/") and "threads:2" in row["name"]]
+        if streams:
+            return run["params"] * (run["ranks"] if stage == 0 else 1) * each / (streams[-1] * 1e9)
+    return None
 
 
 def floor_rows(steps, folder):
