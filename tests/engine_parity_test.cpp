@@ -150,6 +150,7 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
     whole.split_master = false;
     expect_near(engine_run(mesh, whole), stages[2], tolerance / 10, "whole masters");
     if (accumulation == 1) expect_same_bits(stages[1], stages[2], "stage 1 and 2");
+    if (accumulation == 1) expect_same_bits(stages[0], stages[2], "stage 0 and 2");
 
     for (int64_t budget : {int64_t{0}, int64_t{3000}, int64_t{6000}, std::numeric_limits<int64_t>::max()}) {
       zero::EngineOptions options{.stage = 3, .dtype = dtype, .accumulation_steps = accumulation};

@@ -298,8 +298,29 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
       segment.group = group_of[static_cast<size_t>(segment.parameter)];
     optimizer_shards.push_back(std::move(shard));
   }
+  norm_shards_ = optimizer_shards;
+  if (shard_group.size() == 1 && replica_group.size() > 1) share_out_norm();
   optimizer = make_shard_optimizer(spec, options.groups, optimizer_shards, parameter_count());
   used_everywhere.assign(names_.size(), 0);
+}
+
+// Replicas of the whole model each take the part of the gradient that would be their shard: less work, and
+// the sum has the bits of the stages that shard.
+void ShardedModel::share_out_norm() {
+  const int rank = replica_group.rank();
+  std::optional<Dtype> dtype;
+  if (options.dtype) dtype = dtype_of(*options.dtype);
+  const std::vector<UnitLayout> cut =
+      make_layout(model_.spec, {.shard_ranks = replica_group.size(), .group_numel = options.group_numel},
+                  dtype ? &*dtype : nullptr);
+  for (size_t i = 0; i < trainable.size(); ++i) {
+    const auto unit = static_cast<size_t>(trainable[i]);
+    norm_shards_[i].segments = segments_of(cut[unit], rank, first_parameter_[unit]);
+    for (ShardSegment& segment : norm_shards_[i].segments) {
+      segment.begin += rank * cut[unit].shard_numel;
+      segment.end += rank * cut[unit].shard_numel;
+    }
+  }
 }
 
 ShardedModel::Place ShardedModel::place_of(const std::string& name) const {
@@ -328,7 +349,8 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
   // One small all-reduce carries all that ranks must agree on before a step.
   at::Tensor agreed = at::zeros({3 + parameter_count()}, at::kDouble);
   double* values = agreed.data_ptr<double>();
-  values[0] = replica_group.rank() == 0 ? squared_norm(optimizer_shards, scale, everything) : 0;
+  const bool adds = replica_group.rank() == 0 || shard_group.size() == 1;
+  values[0] = adds ? squared_norm(norm_shards_, scale, everything) : 0;
   values[1] = order;
   values[2] = static_cast<double>(order) * order;
   for (size_t i = 0; i < names_.size(); ++i) values[3 + i] = gradients->used()[i];

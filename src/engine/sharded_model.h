@@ -63,6 +63,7 @@ class ShardedModel {
  private:
   void allocate();
   void fill();
+  void share_out_norm();
   void place_values(int parameter, const at::Tensor& value);
   ElementRange initial_part(int parameter) const;
   void read_values(int parameter);
@@ -76,6 +77,7 @@ class ShardedModel {
   std::vector<Place> places_;
   std::vector<int> first_parameter_;  // per unit
   std::unordered_map<std::string, int> index_;
+  std::vector<OptimizerShard> norm_shards_;  // what this rank squares and adds for the gradient norm
 };
 
 }  // namespace zero::detail
