@@ -34,6 +34,11 @@ PlanOptions plan_options(const EngineOptions& options, const OptimizerSpec& opti
   return result;
 }
 
+std::optional<Dtype> compute_dtype(const EngineOptions& options) {
+  if (!options.dtype) return std::nullopt;
+  return dtype_of(*options.dtype);
+}
+
 void check(const EngineOptions& options) {
   auto config = [](bool ok, std::string_view place, const std::string& problem) {
     require(ok, ErrorKind::Config, place, problem);
@@ -76,8 +81,7 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   check(options);
   validate(optimizer_spec);
   all = mesh.group("dp");
-  std::optional<Dtype> dtype;
-  if (options.dtype) dtype = dtype_of(*options.dtype);
+  const std::optional<Dtype> dtype = compute_dtype(options);
   LayoutOptions layout;
   layout.group_numel = options.group_numel;
   PlanOptions wanted = plan_options(options, optimizer_spec, all.size());
@@ -308,8 +312,7 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
 // the sum has the bits of the stages that shard.
 void ShardedModel::share_out_norm() {
   const int rank = replica_group.rank();
-  std::optional<Dtype> dtype;
-  if (options.dtype) dtype = dtype_of(*options.dtype);
+  const std::optional<Dtype> dtype = compute_dtype(options);
   const std::vector<UnitLayout> cut =
       make_layout(model_.spec, {.shard_ranks = replica_group.size(), .group_numel = options.group_numel},
                   dtype ? &*dtype : nullptr);

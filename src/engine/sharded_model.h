@@ -68,8 +68,6 @@ class ShardedModel {
   ElementRange initial_part(int parameter) const;
   void read_values(int parameter);
   void take_over(int parameter);
-  void adopt_parameters();
-  void adopt_buffers();
   void make_optimizer(const OptimizerSpec& spec);
 
   ModelParameters model_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "plan/state_bytes.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
 #include "zero/plan_report.h"
@@ -65,11 +66,6 @@ void share_memory(PlanOptions& options, const Config& config, int ranks, int hos
   if (!by_memory || together == 1 || ranks / hosts % together != 0) return;
   options.reduce_bucket_numel = std::min(config.zero.reduce_bucket_numel, kSharedBucketNumel);
   options.common_parameters = config.residency.share;
-}
-
-int64_t master_bytes_of(const StateBytes& state, Dtype dtype) {
-  if (itemsize(dtype) >= 4) return 0;
-  return dtype == Dtype::bf16 ? state.bf16_master_bytes : state.master_bytes;
 }
 
 }  // namespace

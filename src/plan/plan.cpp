@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "plan/state_bytes.h"
 #include "plan/traffic.h"
 #include "zero/error.h"
 
@@ -98,11 +99,6 @@ int64_t bucket_bytes(const Plan& plan) {
   return bytes;
 }
 
-int64_t master_bytes_of(Dtype dtype, const StateBytes& state) {
-  if (itemsize(dtype) >= 4) return 0;
-  return dtype == Dtype::bf16 ? state.bf16_master_bytes : state.master_bytes;
-}
-
 RankPlan bytes_of(const Plan& plan) {
   const StateBytes& state = plan.options.state;
   bool whole_gradient = plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
@@ -117,7 +113,7 @@ RankPlan bytes_of(const Plan& plan) {
       rank.largest_gradient_bytes =
           std::max(rank.largest_gradient_bytes, parameter.numel * itemsize(unit.dtype));
     rank.gradient_bytes += (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
-    rank.master_bytes += unit.shard_numel * master_bytes_of(unit.dtype, state);
+    rank.master_bytes += unit.shard_numel * master_bytes_of(state, unit.dtype);
     rank.optimizer_bytes += unit.shard_numel * state.optimizer_bytes;
   }
   rank.gather_window_bytes = gather_window(plan);

@@ -131,8 +131,8 @@ std::string to_text(const CountPlan& plan) {
   return text + table.text() + "\nModel states are those of the ZeRO paper. This engine keeps gradients in " +
          std::to_string(options.engine_gradient_bytes) +
          " bytes\n(data_types.grad_accum_dtype), whole ones at stage 1 only to accumulate micro-batches, and "
-         "for "
-         "the\noptimizer " +
+         "for the"
+         "\noptimizer " +
          std::to_string(options.engine_optimizer_bytes) +
          " bytes beside a bf16 parameter, which is the upper half of its fp32 master.\n"
          "Activations are not counted. 1 GB is 10^9 bytes.\n";
