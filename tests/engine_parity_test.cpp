@@ -139,11 +139,13 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
             auto o = options;
             o.overlap = false;
             o.share_parameters = false;
+            o.row_gradients = false;
             return o;
           }(),
           /*lazy=*/false);
-      expect_same_bits(stages.back(), plain,
-                       "overlap and common memory off, eager construction, stage " + std::to_string(stage));
+      expect_same_bits(
+          stages.back(), plain,
+          "overlap, common memory and row gradients off, eager construction, stage " + std::to_string(stage));
     }
     expect_same_bits(stages[3], stages[2], "stage 3 and 2");
     zero::EngineOptions whole{.stage = 2, .dtype = dtype, .accumulation_steps = accumulation};

@@ -81,6 +81,9 @@ struct EngineOptions {
   // From stage 1 on, ranks that share memory keep one copy of the parameters between them, whatever the
   // budget.
   bool share_parameters = true;
+  // Of a weight that is an embedding and an output layer too, the embedding's gradient is its rows, added in
+  // place. Off: as autograd has it, two matrices and their sum.
+  bool row_gradients = true;
 };
 
 /// What a step did.

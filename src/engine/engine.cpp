@@ -9,6 +9,7 @@
 
 #include "engine/engine_state.h"
 #include "engine/save_job.h"
+#include "engine/tied_gradients.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -147,6 +148,7 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
   if (!residency.in_pass()) residency.begin_pass(ResidencyPolicy::Pass::Train, !state.at_boundary());
   state.model.gradients->begin_backward(state.at_boundary());
   try {
+    if (state.model.options.row_gradients) detail::prepare_tied_gradients(outputs);
     {
       detail::InterceptOperators intercept;
       torch::autograd::backward(outputs, gradients);

@@ -1,0 +1,155 @@
+#include "engine/tied_gradients.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/_unique2.h>
+#include <ATen/ops/alias.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "engine/dispatch.h"
+
+namespace zero::detail {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+using torch::autograd::generated::EmbeddingBackward0;
+
+// Autograd and we add in place only where nobody else holds the memory. A view that was recorded holds its
+// base.
+at::Tensor without_base(const at::Tensor& view) {
+  const at::AutoDispatchBelowADInplaceOrView unrecorded;
+  return at::alias(view);
+}
+
+bool is_ours_alone(const at::Tensor& gradient) {
+  return gradient.use_count() == 1 && gradient.storage().use_count() == 1 &&
+         gradient.is_non_overlapping_and_dense();
+}
+
+/// Behind an operator that gives a gradient to a weight with several uses.
+class ForgetBases : public torch::autograd::FunctionPostHook {
+ public:
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    const BypassIntercept bypass;
+    variable_list results = outputs;
+    for (at::Tensor& gradient : results)
+      if (gradient.defined() && gradient.is_view()) gradient = without_base(gradient);
+    return results;
+  }
+};
+
+/// What a lookup gives to its weight.
+struct Rows {
+  at::Tensor sparse;  // [vocabulary, width], each row that occurs once; undefined until the lookup's backward
+};
+
+/// Behind the lookup: keeps the rows back.
+class TakeRows : public torch::autograd::FunctionPostHook {
+ public:
+  explicit TakeRows(std::shared_ptr<Rows> rows) : rows_(std::move(rows)) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    if (!outputs[0].defined()) return outputs;
+    const BypassIntercept bypass;
+    rows_->sparse = sum_up(outputs[0]);
+    return {at::Tensor()};
+  }
+
+ private:
+  // By the very kernel that makes the dense gradient: adding these rows to a matrix rounds as adding that
+  // would.
+  static at::Tensor sum_up(const at::Tensor& gradient) {
+    const auto [rows, place, counts] = at::_unique2(gradient._indices()[0], /*sorted=*/true,
+                                                    /*return_inverse=*/true);
+    const at::Tensor sums = at::embedding_dense_backward(gradient._values(), place, rows.numel(),
+                                                         /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+    return at::_sparse_coo_tensor_unsafe(rows.unsqueeze(0), sums, gradient.sizes(), gradient.options(),
+                                         /*is_coalesced=*/true);
+  }
+
+  std::shared_ptr<Rows> rows_;
+};
+
+/// Before the weight takes its gradient.
+class AddRows : public torch::autograd::FunctionPreHook {
+ public:
+  explicit AddRows(std::shared_ptr<Rows> rows) : rows_(std::move(rows)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    const at::Tensor rows = std::exchange(rows_->sparse, {});
+    if (!rows.defined()) return gradients;
+    const BypassIntercept bypass;
+    const at::Tensor& other = gradients[0];
+    if (!other.defined()) return {rows.to_dense()};
+    if (!is_ours_alone(other)) return {other + rows};
+    return {other.index_add_(0, rows._indices()[0], rows._values())};
+  }
+
+ private:
+  std::shared_ptr<Rows> rows_;
+};
+
+struct Uses {
+  std::vector<Node*> operators;  // in the backward, each gives the weight a gradient
+  std::vector<EmbeddingBackward0*> lookups;
+};
+
+using UsesOfWeights = std::unordered_map<AccumulateGrad*, Uses>;
+
+void note_use(Node* node, AccumulateGrad& weight, UsesOfWeights& uses) {
+  if (!weight.variable.is_cpu() || tag_of(weight.variable) == nullptr) return;
+  Uses& found = uses[&weight];
+  found.operators.push_back(node);
+  if (auto* lookup = dynamic_cast<EmbeddingBackward0*>(node)) found.lookups.push_back(lookup);
+}
+
+UsesOfWeights uses_of_weights(const std::vector<at::Tensor>& outputs) {
+  UsesOfWeights uses;
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> open;
+  const auto visit = [&](const std::shared_ptr<Node>& node) {
+    if (node != nullptr && seen.insert(node.get()).second) open.push_back(node.get());
+  };
+  for (const at::Tensor& output : outputs) visit(torch::autograd::impl::gradient_edge(output).function);
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      if (auto* weight = dynamic_cast<AccumulateGrad*>(edge.function.get()))
+        note_use(node, *weight, uses);
+      else
+        visit(edge.function);
+    }
+  }
+  return uses;
+}
+
+}  // namespace
+
+void prepare_tied_gradients(const std::vector<at::Tensor>& outputs) {
+  for (const auto& [weight, uses] : uses_of_weights(outputs)) {
+    if (uses.operators.size() < 2) continue;
+    for (Node* node : uses.operators) node->add_post_hook(std::make_unique<ForgetBases>());
+    // With more uses the order of the sums, and with it their rounding, would not be autograd's.
+    if (uses.operators.size() > 2 || uses.lookups.size() != 1) continue;
+    EmbeddingBackward0& lookup = *uses.lookups.front();
+    if (lookup.scale_grad_by_freq) continue;
+    lookup.sparse = true;
+    const auto rows = std::make_shared<Rows>();
+    lookup.add_post_hook(std::make_unique<TakeRows>(rows));
+    weight->add_pre_hook(std::make_unique<AddRows>(rows));
+  }
+}
+
+}  // namespace zero::detail
