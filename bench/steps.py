@@ -6,6 +6,7 @@ usage: steps.py --zero PROGRAM [--peers VENV] [--set NAME,...] [--repeats N] [--
 Writes DIR/steps-SET.json: machine, date, command, and every run's record with the case it belongs to.
 """
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -62,22 +63,28 @@ def cases(arguments, set_name):
     """name -> (command, environment)"""
     if set_name == "gpt2-bf16-split":
         return split_cases(arguments.zero)
-    result = {}
+    peers, ours = {}, {}
     if arguments.peers:
         python = os.path.join(arguments.peers, "bin", "python")
         for name, driver in PEERS.items():
             file, *mode = driver.split()
             command = [python, os.path.join(HERE, "peers", file), *mode]
-            result[name] = (command, {})
+            peers[name] = (command, {})
             if name in TUNED_PEERS:
-                result[name + ", tuned"] = (command, TUNED)
+                peers[name + ", tuned"] = (command, TUNED)
     for name, option in (("plain ", ["--plain"]), ("", [])):
-        result[f"zero.cpp {name}forward + backward"] = ([arguments.zero, "bench", "step", "--json", "--alone", *option], {})
+        ours[f"zero.cpp {name}forward + backward"] = ([arguments.zero, "bench", "step", "--json", "--alone", *option], {})
         for stage in range(4):
             command = [arguments.zero, "bench", "step", "--json", "--stage", str(stage), *option]
-            result[f"zero.cpp {name}stage {stage}"] = (command, {})
+            ours[f"zero.cpp {name}stage {stage}"] = (command, {})
     words = arguments.only.split(",") if arguments.only else [""]
-    return {name: case for name, case in result.items() if any(word in name for word in words)}
+    return {name: case for name, case in in_turn(peers, ours) if any(word in name for word in words)}
+
+
+def in_turn(peers, ours):
+    """A case of ours after each of the peers', so that what is compared lies close together in time."""
+    for pair in itertools.zip_longest(peers.items(), ours.items()):
+        yield from (case for case in pair if case is not None)
 
 
 def run(command, extra_environment, limit_s):
