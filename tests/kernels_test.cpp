@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "optim/kernels/scalar.h"
@@ -204,6 +205,29 @@ TEST(Kernels, SumOfSquaresHasTheReferencesBits) {
             << variant->name << " " << count;
       }
     }
+  }
+}
+
+TEST(Kernels, SplitAndJoinHaveTheReferencesBits) {
+  std::mt19937 random(8);
+  for (const int64_t count : {0, 1, 7, 16, 17, 31, 33, 1000}) {
+    std::vector<float> masters(static_cast<size_t>(count));
+    for (float& master : masters) master = nasty_float(random);
+    const auto parts_of = [&](const KernelSet& set) {
+      std::vector<uint16_t> halves(masters.size());
+      std::vector<Remainder> remainders(masters.size());
+      std::vector<float> joined(masters.size());
+      set.split(masters.data(), halves.data(), remainders.data(), count);
+      set.join(halves.data(), remainders.data(), joined.data(), count);
+      std::vector<uint32_t> bits;
+      for (const float value : joined) bits.push_back(bits_of(value));
+      return std::tuple(halves, remainders, bits);
+    };
+    const auto expected = parts_of(*available_kernels().front());
+    for (const KernelSet* set : available_kernels())
+      EXPECT_EQ(parts_of(*set), expected) << set->name << count;
+    for (size_t i = 0; i < masters.size(); ++i)
+      EXPECT_EQ(std::get<0>(expected)[i], to_bf16(masters[i])) << masters[i];
   }
 }
 

@@ -1,5 +1,6 @@
 #include "zero/cpu_allocator.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
@@ -9,8 +10,10 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "base/block_map.h"
+#include "compute/zeros.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -25,8 +28,18 @@ class TrainingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes < kSmallest) return c10::GetDefaultCPUAllocator()->allocate(bytes);
-    void* data = take(bytes);
-    return {data, data, &release, c10::Device(c10::kCPU)};
+    return pointer_to(take(bytes).data);
+  }
+
+  c10::DataPtr allocate_zeros(size_t bytes) {
+    if (bytes < kSmallest) {
+      c10::DataPtr memory = c10::GetDefaultCPUAllocator()->allocate(bytes);
+      if (bytes > 0) std::memset(memory.get(), 0, bytes);
+      return memory;
+    }
+    const Taken taken = take(bytes);
+    if (!taken.is_untouched) std::memset(taken.data, 0, bytes);
+    return pointer_to(taken.data);
   }
 
   // Tensors of both kinds go back through the deleter that knows them; a bare pointer is looked at.
@@ -62,14 +75,20 @@ class TrainingAllocator final : public c10::Allocator {
     return reinterpret_cast<char*>(begin);
   }
 
-  void* take(size_t bytes) {
+  struct Taken {
+    void* data;
+    bool is_untouched;  // no tensor was there before: pages that the kernel will give as zeros
+  };
+
+  Taken take(size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto offset = blocks_.take(bytes);
     TORCH_CHECK(offset, "out of memory: a tensor of ", bytes, " bytes finds no place");
     stats_.used_bytes += blocks_.taken_bytes(*offset);
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.used_bytes);
+    const bool is_untouched = static_cast<int64_t>(*offset) >= stats_.span_bytes;
     stats_.span_bytes = std::max(stats_.span_bytes, static_cast<int64_t>(*offset + bytes));
-    return base_ + *offset;
+    return {base_ + *offset, is_untouched};
   }
 
   bool give(void* data) {
@@ -86,6 +105,8 @@ class TrainingAllocator final : public c10::Allocator {
     return true;
   }
 
+  static c10::DataPtr pointer_to(void* data) { return {data, data, &release, c10::Device(c10::kCPU)}; }
+
   static void release(void* data) {
     if (data != nullptr && !instance().give(data)) c10::GetDefaultCPUAllocator()->raw_deleter()(data);
   }
@@ -100,6 +121,22 @@ class TrainingAllocator final : public c10::Allocator {
 bool installed = false;
 
 }  // namespace
+
+namespace detail {
+
+at::Tensor zeros(int64_t numel, const at::TensorOptions& options) {
+  if (!installed || !options.device().is_cpu()) return at::zeros({numel}, options);
+  const size_t bytes = static_cast<size_t>(numel) * options.dtype().itemsize();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                       TrainingAllocator::instance().allocate_zeros(bytes), &TrainingAllocator::instance(),
+                       /*resizable=*/false);
+  auto tensor =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKey::CPU, options.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({numel});
+  return tensor;
+}
+
+}  // namespace detail
 
 void use_training_allocator() {
   static std::once_flag once;

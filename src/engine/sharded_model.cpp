@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/nearest.h"
+#include "compute/zeros.h"
 #include "optim/split_master.h"
 #include "zero/error.h"
 #include "zero/lazy.h"
@@ -136,17 +137,16 @@ void ShardedModel::allocate() {
       if (common)
         unit.common = shard_group.together(unit.layout.padded_numel,
                                            c10::typeMetaToScalarType(values.dtype()), unit.layout.name);
-      unit.full = common ? unit.common : at::zeros({unit.layout.padded_numel}, values);
+      unit.full = common ? unit.common : zeros(unit.layout.padded_numel, values);
       unit.shard = unit.full.narrow(0, shard_group.rank() * unit.layout.shard_numel, unit.layout.shard_numel);
     } else {
-      unit.shard = at::zeros({unit.layout.shard_numel}, values);
+      unit.shard = zeros(unit.layout.shard_numel, values);
     }
     if (unit.layout.trainable) {
       const bool split = unit.layout.dtype == Dtype::bf16 && plan.options.state.bf16_master_bytes == 2;
-      unit.master =
-          unit.layout.dtype == Dtype::f32
-              ? unit.shard
-              : at::zeros({unit.layout.shard_numel}, values.dtype(split ? kRemainderType : at::kFloat));
+      unit.master = unit.layout.dtype == Dtype::f32
+                        ? unit.shard
+                        : zeros(unit.layout.shard_numel, values.dtype(split ? kRemainderType : at::kFloat));
     }
     unit.slab = make_unreadable_storage(unit.layout.slab_bytes(), mesh.device(), unit.tag,
                                         hidden_message(unit.layout));

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "compute/parallel.h"
+#include "compute/zeros.h"
 #include "optim/shards.h"
 #include "optim/split_master.h"
 #include "zero/error.h"
@@ -25,7 +26,7 @@ RuleOptimizer::RuleOptimizer(RuleSpec spec, std::vector<ParameterGroup> groups,
   for (auto& given : shards) {
     Shard shard;
     for (size_t i = 0; i < names_.size(); ++i)
-      shard.state.push_back(at::zeros_like(given.master, at::kFloat));
+      shard.state.push_back(detail::zeros(given.master.numel(), given.master.options().dtype(at::kFloat)));
     shard.copies = !keeps_no_copy(given);
     shard.given = std::move(given);
     shards_.push_back(std::move(shard));

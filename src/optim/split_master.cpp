@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "compute/parallel.h"
+#include "optim/kernels/kernels.h"
+
 namespace zero {
 namespace {
 
@@ -21,9 +24,21 @@ at::Tensor upper_bits(const at::Tensor& parameter) {
   return parameter.view(at::kShort).to(at::kInt).bitwise_left_shift_(16);
 }
 
+constexpr int64_t kGrain = 1 << 16;  // elements that are worth a thread
+
+uint16_t* halves_of(const at::Tensor& parameter) {
+  return static_cast<uint16_t*>(parameter.mutable_data_ptr());
+}
+
 }  // namespace
 
 void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const at::Tensor& out) {
+  if (out.is_cpu())
+    return parallel_over(out, kGrain, [&](int64_t begin, int64_t end) {
+      kernels::best_kernels().join(halves_of(parameter) + begin,
+                                   remainder.const_data_ptr<kernels::Remainder>() + begin,
+                                   out.mutable_data_ptr<float>() + begin, end - begin);
+    });
   in_pieces(out.numel(), [&](int64_t begin, int64_t count) {
     const at::Tensor bits = upper_bits(parameter.narrow(0, begin, count));
     out.narrow(0, begin, count).view(at::kInt).copy_(bits.add_(remainder.narrow(0, begin, count)));
@@ -31,6 +46,11 @@ void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const
 }
 
 void split_master(const at::Tensor& values, const at::Tensor& parameter, const at::Tensor& remainder) {
+  if (values.is_cpu())
+    return parallel_over(values, kGrain, [&](int64_t begin, int64_t end) {
+      kernels::best_kernels().split(values.const_data_ptr<float>() + begin, halves_of(parameter) + begin,
+                                    remainder.mutable_data_ptr<kernels::Remainder>() + begin, end - begin);
+    });
   in_pieces(values.numel(), [&](int64_t begin, int64_t count) {
     const at::Tensor piece = values.narrow(0, begin, count), half = parameter.narrow(0, begin, count);
     at::Tensor(half).copy_(piece);

@@ -13,7 +13,7 @@ inline bool is_remainder(const at::Tensor& master) { return master.scalar_type()
 /// `out` [n] fp32, on any device, from `parameter` [n] bf16 and `remainder` [n] int16; all contiguous.
 void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const at::Tensor& out);
 
-/// The other way. `values` [n] fp32 on the device of the others.
+/// The other way. `values` [n] fp32, contiguous, on the device of the others.
 void split_master(const at::Tensor& values, const at::Tensor& parameter, const at::Tensor& remainder);
 
 }  // namespace zero

@@ -79,6 +79,9 @@ struct KernelSet {
   void (*lion)(const Buffers& buffers, const LionScalars& scalars, int64_t count);
   /// Sum of squares in fp64, in 16 interleaved partial sums.
   double (*sum_of_squares)(const void* gradient, Element type, int64_t count);
+  /// A master and its two parts, as Buffers::remainder says.
+  void (*split)(const float* masters, uint16_t* halves, Remainder* remainders, int64_t count);
+  void (*join)(const uint16_t* halves, const Remainder* remainders, float* masters, int64_t count);
 };
 
 /// The sets that this processor and operating system can run, slowest first; the reference is always there.

@@ -237,8 +237,24 @@ double sum_of_squares(const void* values, Element type, int64_t count) {
 }
 
 template <class V>
+void split(const float* masters, uint16_t* halves, Remainder* remainders, int64_t count) {
+  const int64_t whole = count - count % V::kWidth;
+  for (int64_t i = 0; i < whole; i += V::kWidth)
+    V::store_split(halves + i, remainders + i, V::load(masters + i));
+  for (int64_t i = whole; i < count; ++i) Scalar::store_split(halves + i, remainders + i, masters[i]);
+}
+
+template <class V>
+void join(const uint16_t* halves, const Remainder* remainders, float* masters, int64_t count) {
+  const int64_t whole = count - count % V::kWidth;
+  for (int64_t i = 0; i < whole; i += V::kWidth)
+    V::store(masters + i, V::load_split(halves + i, remainders + i));
+  for (int64_t i = whole; i < count; ++i) masters[i] = Scalar::load_split(halves + i, remainders + i);
+}
+
+template <class V>
 constexpr KernelSet kernel_set(std::string_view name) {
-  return {name, adam<V>, sgd<V>, lion<V>, sum_of_squares<V>};
+  return {name, adam<V>, sgd<V>, lion<V>, sum_of_squares<V>, split<V>, join<V>};
 }
 
 }  // namespace
