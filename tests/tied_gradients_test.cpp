@@ -8,7 +8,10 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "support/ranks.h"
 #include "zero/engine.h"
@@ -160,6 +163,43 @@ TEST(TiedGradients, AGradientThatOthersHoldIsNotAddedTo) {
       },
       // The sum with rows is two operators, one inside the other.
       {.scattered = 0, .sums = 2, .sums_in_place = 0, .rows_in_place = 0});
+}
+
+// As a pipeline's stages do: a graph is always alive, so what was prepared for the one before still is.
+TEST(TiedGradients, GraphsThatOverlap) {
+  run_ranks(1, [](const zero::Mesh& mesh) {
+    std::vector<Tensor> found;
+    for (const bool row_gradients : {true, false}) {
+      torch::manual_seed(3);
+      OneWeight model(at::kFloat);
+      zero::EngineOptions options{.stage = 3};
+      options.row_gradients = row_gradients;
+      zero::Engine engine(model, zero::AdamW{}, options, mesh);
+      const Tensor tokens = torch::randint(0, 9, {4, 16}, torch::kLong);
+      const auto forward = [&] {
+        return engine.forward(
+            [&] { return as_loss(F::linear(F::embedding(tokens, model.weight), model.weight)); });
+      };
+      Tensor next = forward();
+      for (int step = 0; step < 4; ++step) {
+        const Tensor loss = std::exchange(next, forward());
+        engine.backward(loss);
+        engine.step();
+      }
+      // The lookup of this one has run, its weight has not.
+      const Tensor fails = engine.forward([&] {
+        const Tensor rows = F::embedding(tokens, model.weight);
+        const Tensor logits = F::linear(rows.detach(), model.weight);
+        logits.register_hook([](const Tensor&) -> Tensor { throw std::runtime_error("on purpose"); });
+        return as_loss(rows) + as_loss(logits);
+      });
+      EXPECT_THROW(engine.backward(fails), std::exception);
+      const Tensor head_only = engine.forward([&] { return as_loss(model.weight * 2); });
+      engine.backward(head_only);
+      found.push_back(engine.full_gradient("weight"));
+    }
+    EXPECT_TRUE(torch::equal(found[0], found[1]));
+  });
 }
 
 // A lookup in something that is made from the weight needs its gradient dense.

@@ -33,8 +33,8 @@ at::Tensor without_base(const at::Tensor& view) {
 }
 
 bool is_ours_alone(const at::Tensor& gradient) {
-  return gradient.use_count() == 1 && gradient.storage().use_count() == 1 &&
-         gradient.is_non_overlapping_and_dense();
+  return gradient.layout() == at::kStrided && gradient.use_count() == 1 &&
+         gradient.storage().use_count() == 1 && gradient.is_non_overlapping_and_dense();
 }
 
 /// Behind an operator that gives a gradient to a weight with several uses.
@@ -81,10 +81,10 @@ class TakeRows : public torch::autograd::FunctionPostHook {
   std::shared_ptr<Rows> rows_;
 };
 
-/// Before the weight takes its gradient.
+/// Before the weight takes its gradient. Stays with the weight as long as a graph does that uses it.
 class AddRows : public torch::autograd::FunctionPreHook {
  public:
-  explicit AddRows(std::shared_ptr<Rows> rows) : rows_(std::move(rows)) {}
+  const std::shared_ptr<Rows>& rows() const { return rows_; }
 
   variable_list operator()(const variable_list& gradients) override {
     const at::Tensor rows = std::exchange(rows_->sparse, {});
@@ -97,8 +97,22 @@ class AddRows : public torch::autograd::FunctionPreHook {
   }
 
  private:
-  std::shared_ptr<Rows> rows_;
+  std::shared_ptr<Rows> rows_ = std::make_shared<Rows>();
 };
+
+AddRows* add_rows_of(AccumulateGrad& weight) {
+  for (const auto& hook : weight.pre_hooks())
+    if (auto* known = dynamic_cast<AddRows*>(hook.get())) return known;
+  return nullptr;
+}
+
+std::shared_ptr<Rows> rows_for(AccumulateGrad& weight) {
+  if (AddRows* known = add_rows_of(weight)) return known->rows();
+  auto hook = std::make_unique<AddRows>();
+  std::shared_ptr<Rows> rows = hook->rows();
+  weight.add_pre_hook(std::move(hook));
+  return rows;
+}
 
 struct Uses {
   std::vector<Node*> operators;  // in the backward, each gives the weight a gradient
@@ -139,6 +153,7 @@ UsesOfWeights uses_of_weights(const std::vector<at::Tensor>& outputs) {
 
 void prepare_tied_gradients(const std::vector<at::Tensor>& outputs) {
   for (const auto& [weight, uses] : uses_of_weights(outputs)) {
+    if (AddRows* known = add_rows_of(*weight)) known->rows()->sparse.reset();  // of a backward that failed
     if (uses.operators.size() < 2) continue;
     for (Node* node : uses.operators) node->add_post_hook(std::make_unique<ForgetBases>());
     // With more uses the order of the sums, and with it their rounding, would not be autograd's.
@@ -146,9 +161,7 @@ void prepare_tied_gradients(const std::vector<at::Tensor>& outputs) {
     EmbeddingBackward0& lookup = *uses.lookups.front();
     if (lookup.scale_grad_by_freq) continue;
     lookup.sparse = true;
-    const auto rows = std::make_shared<Rows>();
-    lookup.add_post_hook(std::make_unique<TakeRows>(rows));
-    weight->add_pre_hook(std::make_unique<AddRows>(rows));
+    lookup.add_post_hook(std::make_unique<TakeRows>(rows_for(*weight)));
   }
 }
 
