@@ -126,7 +126,12 @@ void measure(benchmark::State& state, const Work& work, const KernelSet& set, in
 
 void measure_norm(benchmark::State& state, const KernelSet& set) {
   const Memory& m = memory();
-  for (auto _ : state) benchmark::DoNotOptimize(set.sum_of_squares(m.gradient.data(), Element::f32, kCount));
+  constexpr int64_t kBlock = 1 << 15;
+  std::vector<double> sums(kCount / kBlock);
+  for (auto _ : state) {
+    set.sums_of_squares(m.gradient.data(), Element::f32, kCount, kBlock, sums.data());
+    benchmark::DoNotOptimize(sums.data());
+  }
   state.SetBytesProcessed(state.iterations() * kCount * 4);
 }
 
@@ -151,7 +156,7 @@ void register_all() {
     }
   }
   for (const KernelSet* set : kernels::available_kernels()) {
-    benchmark::RegisterBenchmark(("sum_of_squares/" + std::string(set->name)).c_str(),
+    benchmark::RegisterBenchmark(("sums_of_squares/" + std::string(set->name)).c_str(),
                                  [set](benchmark::State& state) { measure_norm(state, *set); })
         ->Unit(benchmark::kMillisecond)
         ->Iterations(9);

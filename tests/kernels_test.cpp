@@ -193,16 +193,24 @@ TEST(Kernels, LionVariantsGiveTheReferencesBits) {
   compare_variants(1, [s](const KernelSet& set, Buffers b, int64_t n) { set.lion(b, s, n); });
 }
 
-TEST(Kernels, SumOfSquaresHasTheReferencesBits) {
+std::vector<double> sums_of_squares(const KernelSet& set, const void* gradient, Element type, int64_t count,
+                                    int64_t block) {
+  std::vector<double> sums(static_cast<size_t>((count + block - 1) / block));
+  set.sums_of_squares(gradient, type, count, block, sums.data());
+  return sums;
+}
+
+TEST(Kernels, SumsOfSquaresHaveTheReferencesBits) {
   const KernelSet& reference = *available_kernels().front();
   for (const KernelSet* variant : available_kernels()) {
     for (const Element type : kGradients) {
-      for (int64_t count = 0; count <= 70; ++count) {
+      for (int64_t count = 0; count <= 150; ++count) {
         Memory memory(count, count % 5, static_cast<uint32_t>(count), false);
         const void* const gradient = memory.buffers(type, Element::none, 0).gradient;
-        EXPECT_EQ(variant->sum_of_squares(gradient, type, count),
-                  reference.sum_of_squares(gradient, type, count))
-            << variant->name << " " << count;
+        for (const int64_t block : {1, 7, 16, 32, 1000})
+          EXPECT_EQ(sums_of_squares(*variant, gradient, type, count, block),
+                    sums_of_squares(reference, gradient, type, count, block))
+              << variant->name << " " << count << " in blocks of " << block;
       }
     }
   }
@@ -239,15 +247,18 @@ TEST(Kernels, SumOfSquaresIsExactAndShowsWhatIsNotFinite) {
     expected += double{values[i]} * values[i];  // exact: few bits
   }
   for (const KernelSet* set : available_kernels()) {
-    EXPECT_EQ(set->sum_of_squares(values.data(), Element::f32, 53), expected);
+    const auto sum = [set](const std::vector<float>& of) {
+      return sums_of_squares(*set, of.data(), Element::f32, 53, 64).front();
+    };
+    EXPECT_EQ(sum(values), expected);
     for (const size_t place : {0, 17, 52}) {
       auto broken = values;
       broken[place] = kInf;
-      EXPECT_TRUE(std::isinf(set->sum_of_squares(broken.data(), Element::f32, 53)));
+      EXPECT_TRUE(std::isinf(sum(broken)));
       broken[place] = kQuietNan;
-      EXPECT_TRUE(std::isnan(set->sum_of_squares(broken.data(), Element::f32, 53)));
+      EXPECT_TRUE(std::isnan(sum(broken)));
       broken[place] = 3e38F;  // its square is beyond fp32
-      EXPECT_TRUE(std::isfinite(set->sum_of_squares(broken.data(), Element::f32, 53)));
+      EXPECT_TRUE(std::isfinite(sum(broken)));
     }
   }
 }

@@ -23,11 +23,9 @@ double cpu_sum_of_squares(const at::Tensor& gradient, int64_t begin, int64_t end
   const at::Tensor partials = at::empty({blocks}, at::kDouble);
   double* const sums = partials.mutable_data_ptr<double>();
   parallel_over(partials, 1, [&](int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      const int64_t from = block * kBlock, length = std::min(kBlock, count - from);
-      sums[block] =
-          kernels::best_kernels().sum_of_squares(base + from * gradient.element_size(), type, length);
-    }
+    const int64_t from = first * kBlock, length = std::min(last * kBlock, count) - from;
+    kernels::best_kernels().sums_of_squares(base + from * gradient.element_size(), type, length, kBlock,
+                                            sums + first);
   });
   double sum = 0;
   for (int64_t block = 0; block < blocks; ++block) sum += sums[block];

@@ -77,8 +77,9 @@ struct KernelSet {
   void (*adam)(const Buffers& buffers, const AdamScalars& scalars, int64_t count);
   void (*sgd)(const Buffers& buffers, const SgdScalars& scalars, int64_t count);
   void (*lion)(const Buffers& buffers, const LionScalars& scalars, int64_t count);
-  /// Sum of squares in fp64, in 16 interleaved partial sums.
-  double (*sum_of_squares)(const void* gradient, Element type, int64_t count);
+  /// Sums of squares in fp64, one for every `block` elements and one for the rest; each in 16 interleaved
+  /// partial sums.
+  void (*sums_of_squares)(const void* gradient, Element type, int64_t count, int64_t block, double* sums);
   /// A master and its two parts, as Buffers::remainder says.
   void (*split)(const float* masters, uint16_t* halves, Remainder* remainders, int64_t count);
   void (*join)(const uint16_t* halves, const Remainder* remainders, float* masters, int64_t count);

@@ -210,30 +210,60 @@ inline double sum_lanes(double* lanes) {
 }
 
 template <Element kType>
-void add_tail_squares(const void* values, int64_t begin, int64_t end, double* lanes) {
+void add_tail_squares(const void* values, int64_t first, int64_t begin, int64_t end, double* lanes) {
   for (int64_t i = begin; i < end; ++i) {
     const double value = load_as<Scalar, kType>(values, i);
-    lanes[i % kLanes] += value * value;
+    lanes[(i - first) % kLanes] += value * value;
+  }
+}
+
+template <class V, Element kType>
+double sum_of_squares(const void* values, int64_t begin, int64_t end) {
+  double lanes[kLanes] = {};
+  const int64_t whole = V::kWidth == 1 ? begin : end - (end - begin) % kLanes;
+  if constexpr (V::kWidth > 1) {
+    typename V::Squares squares;
+    for (int64_t i = begin; i < whole; i += V::kWidth)
+      squares.add(load_as<V, kType>(values, i), (i - begin) % kLanes);
+    squares.store(lanes);
+  }
+  add_tail_squares<kType>(values, begin, whole, end, lanes);
+  return sum_lanes(lanes);
+}
+
+/// Blocks that are summed side by side: memory gives more to several streams than to one.
+constexpr int64_t kStreams = 4;
+
+template <class V, Element kType>
+void sums_of_streams(const void* values, int64_t begin, int64_t block, double* sums) {
+  typename V::Squares squares[kStreams];
+  for (int64_t i = 0; i < block; i += kLanes)
+    for (int64_t s = 0; s < kStreams; ++s)
+      for (int64_t lane = 0; lane < kLanes; lane += V::kWidth)
+        squares[s].add(load_as<V, kType>(values, begin + s * block + i + lane), lane);
+  for (int64_t s = 0; s < kStreams; ++s) {
+    double lanes[kLanes];
+    squares[s].store(lanes);
+    sums[s] = sum_lanes(lanes);
   }
 }
 
 /// V::Squares adds kLanes elements at a time into partial sums of fp64; void: one by one.
 template <class V>
-double sum_of_squares(const void* values, Element type, int64_t count) {
-  double lanes[kLanes] = {};
+void sums_of_squares(const void* values, Element type, int64_t count, int64_t block, double* sums) {
   with_element(type, [&](auto element) {
     constexpr Element kType = element.value;
     if constexpr (kType != Element::none) {
-      const int64_t whole = V::kWidth == 1 ? 0 : count - count % kLanes;
+      int64_t begin = 0;
       if constexpr (V::kWidth > 1) {
-        typename V::Squares squares;
-        for (int64_t i = 0; i < whole; i += V::kWidth) squares.add(load_as<V, kType>(values, i), i % kLanes);
-        squares.store(lanes);
+        for (; block % kLanes == 0 && begin + kStreams * block <= count;
+             begin += kStreams * block, sums += kStreams)
+          sums_of_streams<V, kType>(values, begin, block, sums);
       }
-      add_tail_squares<kType>(values, whole, count, lanes);
+      for (; begin < count; begin += block)
+        *sums++ = sum_of_squares<V, kType>(values, begin, begin + block < count ? begin + block : count);
     }
   });
-  return sum_lanes(lanes);
 }
 
 template <class V>
@@ -254,7 +284,7 @@ void join(const uint16_t* halves, const Remainder* remainders, float* masters, i
 
 template <class V>
 constexpr KernelSet kernel_set(std::string_view name) {
-  return {name, adam<V>, sgd<V>, lion<V>, sum_of_squares<V>, split<V>, join<V>};
+  return {name, adam<V>, sgd<V>, lion<V>, sums_of_squares<V>, split<V>, join<V>};
 }
 
 }  // namespace
