@@ -8,6 +8,7 @@ for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set,
 import argparse
 import glob
 import json
+import math
 import os
 import re
 import statistics
@@ -150,15 +151,16 @@ def plan_rows(steps):
 
 
 def start_rows(steps):
-    """Seconds from the command to the first step: in themselves, and over the fastest peer's."""
+    """Seconds from the command to the first step: in themselves for GPT-2 124M, and over the fastest peer's."""
     lines = []
+    most, said = (1.5, " (at most 1.5)") if "--model gpt2 " in steps.record["work"] else (math.inf, "")
     peers = [steps.median(case, "start_s") for case in steps.runs if not is_ours(case)]
     for case in ("zero.cpp plain stage 3", "zero.cpp stage 3"):
         if not peers or not steps.has(case):
             continue
         start = steps.median(case, "start_s")
-        lines.append(f"| {case}: {start:.2f} s to the first step (at most 1.5) | the fastest peer's {min(peers):.2f} s | "
-                     f"{start / min(peers):.3f} | | 0.3 | {'holds' if start <= min(1.5, 0.3 * min(peers)) else 'MISSED'} |")
+        lines.append(f"| {case}: {start:.2f} s to the first step{said} | the fastest peer's {min(peers):.2f} s | "
+                     f"{start / min(peers):.3f} | | 0.3 | {'holds' if start <= min(most, 0.3 * min(peers)) else 'MISSED'} |")
     return lines
 
 
