@@ -165,6 +165,15 @@ TEST(TiedGradients, AGradientThatOthersHoldIsNotAddedTo) {
       {.scattered = 0, .sums = 2, .sums_in_place = 0, .rows_in_place = 0});
 }
 
+TEST(TiedGradients, AHookOnTheWeightSeesAllOfItsGradient) {
+  expect_same_gradient(
+      [](const Tensor& weight, const Tensor& tokens) {
+        weight.register_hook([](const Tensor& gradient) { return gradient * 3; });
+        return as_loss(F::linear(F::embedding(tokens, weight), weight));
+      },
+      {.scattered = 1, .sums = 0, .sums_in_place = 1, .rows_in_place = 0});
+}
+
 // As a pipeline's stages do: a graph is always alive, so what was prepared for the one before still is.
 TEST(TiedGradients, GraphsThatOverlap) {
   run_ranks(1, [](const zero::Mesh& mesh) {

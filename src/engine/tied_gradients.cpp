@@ -114,6 +114,12 @@ std::shared_ptr<Rows> rows_for(AccumulateGrad& weight) {
   return rows;
 }
 
+// Somebody else's hooks on the weight's gradient: they must see, and may change, all of it.
+bool others_watch(AccumulateGrad& weight) {
+  const size_t ours = add_rows_of(weight) != nullptr ? 1 : 0;
+  return !weight.tensor_pre_hooks().empty() || weight.pre_hooks().size() > ours;
+}
+
 struct Uses {
   std::vector<Node*> operators;  // in the backward, each gives the weight a gradient
   std::vector<EmbeddingBackward0*> lookups;
@@ -149,19 +155,21 @@ UsesOfWeights uses_of_weights(const std::vector<at::Tensor>& outputs) {
   return uses;
 }
 
+void keep_rows(EmbeddingBackward0& lookup, AccumulateGrad& weight) {
+  if (lookup.scale_grad_by_freq || !lookup.post_hooks().empty() || others_watch(weight)) return;
+  lookup.sparse = true;
+  lookup.add_post_hook(std::make_unique<TakeRows>(rows_for(weight)));
+}
+
 }  // namespace
 
 void prepare_tied_gradients(const std::vector<at::Tensor>& outputs) {
   for (const auto& [weight, uses] : uses_of_weights(outputs)) {
     if (AddRows* known = add_rows_of(*weight)) known->rows()->sparse.reset();  // of a backward that failed
     if (uses.operators.size() < 2) continue;
-    for (Node* node : uses.operators) node->add_post_hook(std::make_unique<ForgetBases>());
     // With more uses the order of the sums, and with it their rounding, would not be autograd's.
-    if (uses.operators.size() > 2 || uses.lookups.size() != 1) continue;
-    EmbeddingBackward0& lookup = *uses.lookups.front();
-    if (lookup.scale_grad_by_freq) continue;
-    lookup.sparse = true;
-    lookup.add_post_hook(std::make_unique<TakeRows>(rows_for(*weight)));
+    if (uses.operators.size() == 2 && uses.lookups.size() == 1) keep_rows(*uses.lookups.front(), *weight);
+    for (Node* node : uses.operators) node->add_post_hook(std::make_unique<ForgetBases>());
   }
 }
 

@@ -256,8 +256,8 @@ void sums_of_squares(const void* values, Element type, int64_t count, int64_t bl
     if constexpr (kType != Element::none) {
       int64_t begin = 0;
       if constexpr (V::kWidth > 1) {
-        for (; block % kLanes == 0 && begin + kStreams * block <= count;
-             begin += kStreams * block, sums += kStreams)
+        const int64_t streams = block % kLanes == 0 ? count / (kStreams * block) : 0;
+        for (int64_t i = 0; i < streams; ++i, begin += kStreams * block, sums += kStreams)
           sums_of_streams<V, kType>(values, begin, block, sums);
       }
       for (; begin < count; begin += block)
