@@ -67,6 +67,7 @@ zero::EngineOptions options_for(int stage) {
   zero::EngineOptions options{.stage = stage,
                               .dtype = stage == 2 ? std::optional(torch::kBFloat16) : std::nullopt};
   options.group_numel = 50;
+  options.share_parameters = stage != 0;  // replicas, too
   return options;
 }
 

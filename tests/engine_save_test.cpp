@@ -142,7 +142,9 @@ TEST(EngineSave, WhatIsReplicatedIsWrittenOnce) {
   run_ranks(3, [&](const zero::Mesh& mesh) {
     torch::manual_seed(1);
     Buffered model;
-    zero::Engine engine(model, zero::AdamW{}, {.stage = 0}, mesh);
+    zero::EngineOptions options{.stage = 0};
+    options.share_parameters = false;
+    zero::Engine engine(model, zero::AdamW{}, options, mesh);
     model.norm->running_mean.fill_(mesh.rank() == 2 ? 5 : 1);
     const zero::CheckpointReader reader(engine.save(folder.path()));
     int64_t elements = 0, own = 0;

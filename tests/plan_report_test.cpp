@@ -328,7 +328,9 @@ TEST(PlanReport, RanksOfAHostShareOneCopyOfTheParameters) {
     EXPECT_EQ(alone.resident_bytes(), alone.total_bytes()) << stage;
     EXPECT_EQ(shared.largest_gradient_bytes, int64_t{50257} * 768 * 2) << stage;
   }
-  EXPECT_EQ(together.stages[0].rank.common_bytes, 0) << "stage 0 keeps replicas";
+  EXPECT_EQ(together.stages[0].rank.total_bytes(), together.stages[1].rank.total_bytes())
+      << "no replicas on a host";
+  EXPECT_GT(apart.stages[0].rank.optimizer_bytes, 3 * together.stages[0].rank.optimizer_bytes);
 
   const json report = json::parse(to_json(together));
   EXPECT_EQ(report["hosts"], 1);

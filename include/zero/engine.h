@@ -78,8 +78,8 @@ struct EngineOptions {
   int64_t reduce_bucket_numel = 16LL << 20;  // elements per reduce-scatter
   int64_t group_numel = 4LL << 20;           // parameters outside ModuleLists are grouped up to this size
   bool overlap = true;  // false: wait for each collective at once (to compare and to debug)
-  // From stage 1 on, ranks that share memory keep one copy of the parameters between them, whatever the
-  // budget.
+  // Ranks that share memory keep one copy of the parameters between them, whatever the budget; at stage 0 of
+  // everything that would be replicated: it is stage 1 there.
   bool share_parameters = true;
   // Of a weight that is an embedding and an output layer too, the embedding's gradient is its rows, added in
   // place. Off: as autograd has it, two matrices and their sum.

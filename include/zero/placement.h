@@ -22,8 +22,8 @@ struct Placements {
 };
 
 /// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. `common`: the ranks that share
-/// a shard share memory too; then parameters are kept there from stage 1 on. Throws Config for any other
-/// number.
+/// a shard share memory too, at stage 0 all ranks; then one copy of the parameters is kept there, and stage 0
+/// is stage 1. Throws Config for any other number.
 Placements placements_for(int stage, bool common = false);
 
 std::string_view to_string(Placement placement);

@@ -93,7 +93,7 @@ struct PlanOptions {
   int stage = 0;
   int ranks = 1;  // data-parallel ranks
   bool common_parameters =
-      false;                  // from stage 1 on: ranks that share a shard keep one copy of the parameters
+      false;                  // ranks that share a shard (at stage 0 all) keep one copy of the parameters
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard; 0: all; must divide `ranks`; not stage 0
   int accumulation_steps = 1;
   StateBytes state = {};

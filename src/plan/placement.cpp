@@ -14,8 +14,9 @@ constexpr std::array<Placements, 4> kStages{{
     {.parameter = Replicate, .gradient = Shard, .optimizer = Shard},
     {.parameter = Shard, .gradient = Shard, .optimizer = Shard},
 }};
+// Ranks that share memory have no use for replicas of what is the same: stage 0 keeps one copy of it too.
 constexpr std::array<Placements, 4> kCommonStages{{
-    {.parameter = Replicate, .gradient = Partial, .optimizer = Replicate},
+    {.parameter = Common, .gradient = Partial, .optimizer = Shard},
     {.parameter = Common, .gradient = Partial, .optimizer = Shard},
     {.parameter = Common, .gradient = Shard, .optimizer = Shard},
     {.parameter = Common, .gradient = Shard, .optimizer = Shard},

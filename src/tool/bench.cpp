@@ -10,6 +10,7 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -33,7 +34,7 @@ struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
-  bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
+  bool plain = false, alone = false, beside_alone = false, json = false, private_parameters = false, plain_allocator = false,
        bind = false;
   uint64_t seed = 1234;
 };
@@ -124,6 +125,7 @@ class Trained {
 
 struct Timings {
   std::vector<double> seconds, losses;
+  std::vector<double> alone_seconds;  // of the forward and backward alone after each step; maybe empty
   double pss_mib = 0, other_cpu = 0;
   double first_step_at = 0;  // Unix time of its beginning
 };
@@ -139,8 +141,20 @@ std::vector<Micro> draw(const BenchArguments& arguments, int64_t vocabulary, at:
   return micros;
 }
 
+/// Seconds from the first rank's beginning to the last one's end.
+template <class Work>
+double seconds_of(const Group& world, const Work& work) {
+  world.barrier("begin");
+  const auto began = Clock::now();
+  work();
+  world.barrier("end");
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+/// `alone`, if there is one, takes its turn after every step, on the same tokens.
 template <class Step>
-Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vocabulary, const Step& step) {
+Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vocabulary, const Step& step,
+                   Alone* alone = nullptr) {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
   generator.set_current_seed(arguments.seed + 1 + static_cast<uint64_t>(mesh.rank()));
   const Group world = mesh.world();
@@ -154,15 +168,12 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vo
       begin = Clock::now();
     }
     const std::vector<Micro> micros = draw(arguments, vocabulary, generator);
-    world.barrier("begin");
+    world.barrier("ready");
     if (i == 0)
       timings.first_step_at =
           std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const auto began = Clock::now();
-    const double loss = step(micros);
-    world.barrier("end");
-    timings.seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count());
-    timings.losses.push_back(loss);
+    timings.seconds.push_back(seconds_of(world, [&] { timings.losses.push_back(step(micros)); }));
+    if (alone != nullptr) timings.alone_seconds.push_back(seconds_of(world, [&] { alone->step(micros); }));
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }
   at::Tensor own = at::tensor(cpu_seconds() - cpu, at::kDouble).view({1});
@@ -238,6 +249,12 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
   record["tensor_peak_mib"] = std::llround(static_cast<double>(tensors.peak_bytes) / (1 << 20));
   record["tensor_span_mib"] = std::llround(static_cast<double>(tensors.span_bytes) / (1 << 20));
   record["process_mib"] = process[0];
+  if (!timings.alone_seconds.empty()) {
+    const std::vector<double> alone(timings.alone_seconds.begin() + arguments.warmup,
+                                    timings.alone_seconds.end());
+    record["alone_s"] = rounded(median(alone), 4);
+    record["alone_s_min"] = rounded(*std::min_element(alone.begin(), alone.end()), 4);
+  }
   if (engine != nullptr) {
     record["plan_mib"] = std::llround(static_cast<double>(engine->plan().rank.resident_bytes()) / (1 << 20));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
@@ -249,6 +266,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
   std::cout << record["mode"].get<std::string>() << (arguments.plain ? " plain " : " ") << arguments.model
             << ": " << step_s << " s a step (median of " << timed.size() << "), " << record["tokens_per_s"]
             << " tokens/s, peak resident " << peaks[0] << " MiB a rank, proportional " << pss[0] << " MiB\n";
+  if (record.contains("alone_s"))
+    std::cout << "forward and backward alone, in turn with it: " << record["alone_s"] << " s\n";
 }
 
 int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
@@ -273,8 +292,13 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
       report(arguments, mesh, model, timings, base, nullptr);
     } else {
       Trained trained(model, arguments, dtype, mesh);
-      const Timings timings = time_steps(arguments, mesh, model.vocabulary,
-                                         [&](const auto& micros) { return trained.step(micros); });
+      std::optional<Alone> alone;
+      if (arguments.beside_alone)
+        alone.emplace(
+            make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence)), dtype);
+      const Timings timings = time_steps(
+          arguments, mesh, model.vocabulary, [&](const auto& micros) { return trained.step(micros); },
+          alone ? &*alone : nullptr);
       report(arguments, mesh, model, timings, base, &trained.engine());
     }
     if (!arguments.trace.empty()) write_trace(mesh, arguments.trace);
@@ -328,6 +352,9 @@ int run_bench(int argc, char** argv) {
   step->add_option("--seed", arguments.seed, "of weights and tokens")->capture_default_str();
   step->add_flag("--plain", arguments.plain, "GPT-2 from torch::nn modules instead of ours");
   step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");
+  step->add_flag("--beside-alone", arguments.beside_alone,
+                 "after every step, time forward and backward alone too: more memory, but one run")
+      ->excludes("--alone");
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
   step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
   step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");
