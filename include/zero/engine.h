@@ -84,6 +84,9 @@ struct EngineOptions {
   // Of a weight that is an embedding and an output layer too, the embedding's gradient is its rows, added in
   // place. Off: as autograd has it, two matrices and their sum.
   bool row_gradients = true;
+  // On CPU, operators of any model that LibTorch computes slowly are computed by kernels of ours, with values
+  // that agree to rounding: GELU (tanh), and bf16 products with odd rows. Off: LibTorch's bits.
+  bool fast_operators = true;
 };
 
 /// What a step did.

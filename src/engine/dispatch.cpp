@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/fast_operators.h"
+
 namespace zero::detail {
 namespace {
 
 thread_local std::shared_ptr<OperatorRecorder> recorder_of_thread;
+thread_local bool fast_in_thread = false;
 
 void add_tag(const at::Tensor& tensor, std::vector<StorageTag*>& tags) {
   StorageTag* tag = tag_of(tensor);
@@ -45,6 +48,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
       listener->before(op, kind_of(op), tags, *stack);
   }
   scratch = std::move(tags);
+  if (fast_in_thread && run_fast(op, *stack)) return;
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake),
                      stack);
 }
@@ -73,11 +77,15 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   return OperatorKind::Reads;
 }
 
-InterceptOperators::InterceptOperators(std::shared_ptr<OperatorRecorder> recorder)
+InterceptOperators::InterceptOperators(std::shared_ptr<OperatorRecorder> recorder, bool fast)
     : include_((register_fallback(), c10::DispatchKey::Fake)),
-      previous_(std::exchange(recorder_of_thread, std::move(recorder))) {}
+      previous_(std::exchange(recorder_of_thread, std::move(recorder))),
+      previous_fast_(std::exchange(fast_in_thread, fast)) {}
 
-InterceptOperators::~InterceptOperators() { recorder_of_thread = std::move(previous_); }
+InterceptOperators::~InterceptOperators() {
+  recorder_of_thread = std::move(previous_);
+  fast_in_thread = previous_fast_;
+}
 
 std::shared_ptr<OperatorRecorder> current_recorder() { return recorder_of_thread; }
 

@@ -46,8 +46,8 @@ class OperatorRecorder {
 class InterceptOperators {
  public:
   /// With a recorder, that one handles the operators; without, the listeners of the arguments' storages are
-  /// told.
-  explicit InterceptOperators(std::shared_ptr<OperatorRecorder> recorder = nullptr);
+  /// told, and `fast` lets ours compute what they can (fast_operators.h).
+  explicit InterceptOperators(std::shared_ptr<OperatorRecorder> recorder = nullptr, bool fast = false);
   ~InterceptOperators();
   InterceptOperators(const InterceptOperators&) = delete;
   InterceptOperators& operator=(const InterceptOperators&) = delete;
@@ -55,6 +55,7 @@ class InterceptOperators {
  private:
   c10::impl::IncludeDispatchKeyGuard include_;
   std::shared_ptr<OperatorRecorder> previous_;
+  bool previous_fast_;
 };
 
 /// While it lives, operators of this thread run as if there were no engine: our own work on slabs.

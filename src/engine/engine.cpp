@@ -94,7 +94,7 @@ ForwardScope::ForwardScope(EngineState& state) : state_(state) {
     residency.begin_pass(evaluates ? ResidencyPolicy::Pass::Evaluate : ResidencyPolicy::Pass::Train,
                          values_last);
   }
-  guards->intercept.emplace();
+  guards->intercept.emplace(nullptr, state.model.options.fast_operators);
   guards->evaluates = evaluates;
   guards_ = std::move(guards);
 }
@@ -150,7 +150,7 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
   try {
     if (state.model.options.row_gradients) detail::prepare_tied_gradients(outputs);
     {
-      detail::InterceptOperators intercept;
+      detail::InterceptOperators intercept(nullptr, state.model.options.fast_operators);
       torch::autograd::backward(outputs, gradients);
     }
     detail::BypassIntercept bypass;

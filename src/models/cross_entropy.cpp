@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "models/element.h"
+#include "operators/element.h"
 
 namespace zero::detail {
 namespace {

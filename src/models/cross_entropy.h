@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "models/element.h"
+#include "operators/element.h"
 
 namespace zero::detail {
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -13,6 +12,7 @@
 
 #include "compute/parallel.h"
 #include "models/cross_entropy.h"
+#include "operators/product.h"
 
 namespace zero::detail {
 
@@ -46,13 +46,6 @@ struct Embed : torch::autograd::Function<Embed> {
     return {gradient, {}, {}};
   }
 };
-
-/// Memory for logits [rows, vocabulary], each row at a multiple of 64 bytes: from and to rows of GPT-2's odd
-/// length products of bf16 take half as long again.
-at::Tensor empty_logits(int64_t rows, const at::Tensor& weight) {
-  const int64_t vocabulary = weight.size(0), line = 64 / weight.element_size();
-  return at::empty({rows, (vocabulary + line - 1) / line * line}, weight.options()).narrow(1, 0, vocabulary);
-}
 
 /// A rectangle of logits [rows, vocabulary]: adds up the loss of its rows and turns it into its own gradient.
 template <class Element>
@@ -98,7 +91,8 @@ struct HeadLoss : torch::autograd::Function<HeadLoss> {
       const int64_t count = std::min(chunk, rows - begin);
       const at::Tensor x = hidden.narrow(0, begin, count),
                        target = targets.narrow(0, begin, count).contiguous();
-      at::Tensor logits = empty_logits(count, weight);
+      // Products from and to GPT-2's odd rows take half as long again.
+      at::Tensor logits = empty_aligned_rows(count, weight.size(0), weight.options());
       at::mm_out(logits, x, weight.t());
       loss += weight.scalar_type() == at::kBFloat16 ? rows_loss<Bf16>(logits, target, scale, wants_gradient)
                                                     : rows_loss<float>(logits, target, scale, wants_gradient);

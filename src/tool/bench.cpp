@@ -10,8 +10,8 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "bench_model.h"
@@ -34,8 +34,8 @@ struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
-  bool plain = false, alone = false, beside_alone = false, json = false, private_parameters = false, plain_allocator = false,
-       bind = false;
+  bool plain = false, alone = false, beside_alone = false, json = false, private_parameters = false,
+       plain_allocator = false, bind = false;
   uint64_t seed = 1234;
 };
 
@@ -294,8 +294,8 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
       Trained trained(model, arguments, dtype, mesh);
       std::optional<Alone> alone;
       if (arguments.beside_alone)
-        alone.emplace(
-            make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence)), dtype);
+        alone.emplace(make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence)),
+                      dtype);
       const Timings timings = time_steps(
           arguments, mesh, model.vocabulary, [&](const auto& micros) { return trained.step(micros); },
           alone ? &*alone : nullptr);

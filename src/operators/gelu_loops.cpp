@@ -1,4 +1,4 @@
-#include "models/gelu_loops.h"
+#include "operators/gelu_loops.h"
 
 namespace zero::detail {
 namespace {

@@ -1,0 +1,116 @@
+// Operators that the engine computes itself: when, and with which values.
+#include "engine/fast_operators.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/linear.h>
+
+#include "operators/gelu.h"
+#include "operators/product.h"
+#include "support/ranks.h"
+#include "zero/engine.h"
+
+namespace {
+using namespace zero::testing;
+using at::Tensor;
+using torch::jit::Stack;
+namespace detail = zero::detail;
+
+c10::OperatorHandle op(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+
+Tensor bf16(at::IntArrayRef sizes) { return at::randn(sizes).to(at::kBFloat16); }
+
+double relative_error(const Tensor& got, const Tensor& wanted) {
+  const Tensor exact = wanted.to(at::kDouble);
+  return ((got.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+}
+
+// Vocabularies of GPT-2's kind: odd, and so long that 128 rows are a matrix worth a copy.
+constexpr int64_t kRows = 128, kOdd = 8195, kFeatures = 64;
+
+TEST(FastOperators, ProductsOfOddRows) {
+  at::manual_seed(1);
+  const Tensor x = bf16({kRows, kFeatures}), weight = bf16({kOdd, kFeatures}), logits = bf16({kRows, kOdd});
+  for (const auto& [left, right] : {std::pair{x, weight.t()}, {logits, weight}}) {
+    Stack stack{left, right};
+    ASSERT_TRUE(detail::run_fast(op("aten::mm"), stack));
+    ASSERT_EQ(stack.size(), 1U);
+    const Tensor got = stack[0].toTensor();
+    EXPECT_TRUE(got.is_contiguous());
+    EXPECT_EQ(got.sizes(), at::IntArrayRef({left.size(0), right.size(1)}));
+    EXPECT_LT(relative_error(got, at::mm(left.to(at::kDouble), right.to(at::kDouble))), 3e-3);
+  }
+  const Tensor even = bf16({kRows, 8192});
+  for (const auto& [left, right] : {std::pair{even, bf16({8192, kFeatures})},  // rows that start at 64 bytes
+                                    {logits.t(), x},                           // rows that lie apart
+                                    {bf16({kRows, 65}), bf16({65, kFeatures})},  // a copy would not pay
+                                    {logits.to(at::kFloat), weight.to(at::kFloat)}}) {
+    Stack stack{left, right};
+    EXPECT_FALSE(detail::run_fast(op("aten::mm"), stack)) << left.sizes();
+    EXPECT_EQ(stack.size(), 2U);
+  }
+  // What is wrong is for at::mm to refuse.
+  Stack wrong{logits, x};
+  EXPECT_FALSE(detail::run_fast(op("aten::mm"), wrong));
+}
+
+TEST(FastOperators, Gelu) {
+  at::manual_seed(2);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const Tensor x = at::randn({31, 65}).to(dtype), upstream = at::randn_like(x);
+    Stack forward{x, "tanh"};
+    ASSERT_TRUE(detail::run_fast(op("aten::gelu"), forward));
+    ASSERT_EQ(forward.size(), 1U);
+    const double tolerance = dtype == at::kFloat ? 1e-6 : 3e-3;
+    EXPECT_LT(relative_error(forward[0].toTensor(), at::gelu(x.to(at::kDouble), "tanh")), tolerance);
+    Stack backward{upstream, x, "tanh"};
+    ASSERT_TRUE(detail::run_fast(op("aten::gelu_backward"), backward));
+    ASSERT_EQ(backward.size(), 1U);
+    const Tensor wanted = at::gelu_backward(upstream.to(at::kDouble), x.to(at::kDouble), "tanh");
+    EXPECT_LT(relative_error(backward[0].toTensor(), wanted), tolerance);
+  }
+  const Tensor x = at::randn({6, 5});
+  for (Stack stack : {Stack{x, "none"}, Stack{x.t(), "tanh"}, Stack{x.to(at::kDouble), "tanh"}})
+    EXPECT_FALSE(detail::run_fast(op("aten::gelu"), stack));
+  for (Stack stack :
+       {Stack{x.to(at::kBFloat16), x, "tanh"}, Stack{x.narrow(0, 0, 2), x, "tanh"}, Stack{x, x, "none"}})
+    EXPECT_FALSE(detail::run_fast(op("aten::gelu_backward"), stack));
+}
+
+struct Net : torch::nn::Module {
+  Net()
+      : in(register_module("in", torch::nn::Linear(kFeatures, kFeatures))),
+        head(register_module("head",
+                             torch::nn::Linear(torch::nn::LinearOptions(kFeatures, kOdd).bias(false)))) {}
+  torch::nn::Linear in, head;
+};
+
+// In the engine's forward and backward, unless switched off; outside of them never.
+TEST(FastOperators, RunInTheEngineWhereTheyAreOn) {
+  run_ranks(2, [](const zero::Mesh& mesh) {
+    std::vector<Tensor> gradients;
+    const Tensor x = at::randn({4096}), input = bf16({kRows, kFeatures});
+    ASSERT_FALSE(at::equal(detail::fast_gelu(x), at::gelu(x, "tanh"))) << "the last bits tell them apart";
+    for (const bool fast : {true, false}) {
+      torch::manual_seed(3);
+      Net net;
+      zero::EngineOptions options{.stage = 3, .dtype = at::kBFloat16};
+      options.fast_operators = fast;
+      zero::Engine engine(net, zero::SGD{.lr = 1}, options, mesh);
+      Tensor seen;
+      const Tensor loss = engine.forward([&] {
+        seen = at::gelu(x, "tanh");
+        return net.head(at::gelu(net.in(input), "tanh")).to(at::kFloat).square().mean();
+      });
+      EXPECT_TRUE(at::equal(seen, fast ? detail::fast_gelu(x) : at::gelu(x, "tanh"))) << fast;
+      const Tensor before = engine.full_parameter("in.weight");
+      engine.backward(loss);
+      engine.step();
+      gradients.push_back(before - engine.full_parameter("in.weight"));
+    }
+    EXPECT_LT(relative_error(gradients[0], gradients[1]), 2e-2);
+  });
+}
+
+}  // namespace
