@@ -131,7 +131,9 @@ TEST(EngineAnyMeshBytes, RanksReadTheirPartOnly) {
   for (const auto& [ranks, stage] : {std::pair{1, 3}, {2, 3}, {3, 1}, {4, 3}, {4, 0}}) {
     run_ranks(ranks, [&, ranks = ranks, stage = stage](const zero::Mesh& mesh) {
       Wide model;
-      zero::Engine engine(model, zero::AdamW{}, {.stage = stage}, mesh);
+      zero::EngineOptions options{.stage = stage};
+      options.share_parameters = stage != 0;  // replicas read everything
+      zero::Engine engine(model, zero::AdamW{}, options, mesh);
       engine.load(zero::latest_checkpoint(folder.path()));
       const int64_t part = stage == 0 ? bytes : bytes / ranks;
       // Of every tensor the rest of a checksum block at either end, in each of the two files.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "compute/copy.h"
 #include "zero/error.h"
 
 namespace zero::detail::shm {
@@ -65,7 +66,7 @@ class ShmChannel final : public Channel {
                                .copy_bytes = part});
     auto telling = conversation_->tell(in, -1, tag);
     char* own = bytes_of(out) + static_cast<uint64_t>(rank()) * part;
-    if (own != bytes_of(in)) std::memcpy(own, bytes_of(in), part);
+    if (own != bytes_of(in)) copy_bytes(own, bytes_of(in), part);
     return start(std::move(telling), std::move(reading));
   }
 

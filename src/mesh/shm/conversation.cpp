@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "compute/copy.h"
 #include "mesh/ordered_sum.h"
 #include "mesh/shm/channel.h"
 #include "zero/error.h"
@@ -19,10 +20,10 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How a wait passes: some looks at the memory, some turns for other threads, then sleep. A sleeper is woken
-// by the first post; it wakes by itself to look whether the others still live.
-constexpr int kLooks = 200, kTurns = 20;
-constexpr microseconds kLongestSleep{50'000};
+// How a wait passes: some looks at the memory, turns for other threads for as long as waking up costs, then
+// sleep. A sleeper is woken by the first post; it wakes by itself to look whether the others still live.
+constexpr int kLooks = 200;
+constexpr microseconds kTurns{150}, kLongestSleep{50'000};
 
 void pause() {
 #if defined(__x86_64__)
@@ -150,7 +151,7 @@ void Conversation::take(Reading& reading, Reading::From& from, const Arrived& ar
   // What both ranks own together is where it belongs.
   if (from.copy_to != from.data) {
     const auto began = Clock::now();
-    std::memcpy(from.copy_to, from.data, from.copy_bytes);
+    copy_bytes(from.copy_to, from.data, from.copy_bytes);
     worked_s_ += std::chrono::duration<double>(Clock::now() - began).count();
   }
   board_.mark_read(from.rank, from.number);
@@ -219,10 +220,10 @@ void Conversation::require_alive(const std::vector<int>& ranks) {
 
 void Conversation::wait(const Reading* reading, const Telling* telling, milliseconds timeout,
                         const std::atomic<bool>& aborted) {
-  const auto deadline = Clock::now() + timeout;
+  const auto began = Clock::now(), deadline = began + timeout;
   for (int round = 0;; ++round) {
     std::optional<Board::Nap> nap;
-    if (round >= kLooks + kTurns) nap.emplace(board_);
+    if (round >= kLooks && Clock::now() - began >= kTurns) nap.emplace(board_);
     if (aborted) throw TransferError("aborted", {}, false, true);
     {
       const std::lock_guard lock(mutex_);
@@ -231,7 +232,7 @@ void Conversation::wait(const Reading* reading, const Telling* telling, millisec
     }
     if (round < kLooks) {
       pause();
-    } else if (round < kLooks + kTurns) {
+    } else if (!nap) {
       sched_yield();
     } else {
       nap->sleep(kLongestSleep);

@@ -1,0 +1,53 @@
+#include "compute/copy.h"
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace zero::detail {
+namespace {
+
+constexpr size_t kStreamedBytes = size_t{8} << 20;
+
+#if defined(__SSE2__)
+constexpr size_t kLine = 64, kPage = 4096, kPages = 4;
+
+void stream_line(char* to, const char* from) {
+  for (size_t at = 0; at < kLine; at += sizeof(__m128i))
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+}
+
+// Several pages side by side: a processor's reading ahead ends with a page.
+void stream(char* to, const char* from, size_t bytes) {
+  constexpr size_t kBlock = kPages * kPage;
+  size_t at = 0;
+  for (; at + kBlock <= bytes; at += kBlock)
+    for (size_t line = 0; line < kPage; line += kLine)
+      for (size_t page = 0; page < kBlock; page += kPage)
+        stream_line(to + at + page + line, from + at + page + line);
+  for (; at + kLine <= bytes; at += kLine) stream_line(to + at, from + at);
+  _mm_sfence();
+  std::memcpy(to + at, from + at, bytes - at);
+}
+#endif
+
+}  // namespace
+
+void copy_bytes(void* to, const void* from, size_t bytes) {
+#if defined(__SSE2__)
+  if (bytes >= kStreamedBytes) {
+    auto* target = static_cast<char*>(to);
+    const auto* source = static_cast<const char*>(from);
+    const size_t head = (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;
+    std::memcpy(target, source, head);
+    return stream(target + head, source + head, bytes - head);
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace zero::detail
