@@ -25,6 +25,7 @@ SETS = {
     "gpt2-bf16-4-ranks": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "4", "--threads", "1"],
     "gpt2-bf16-1-rank": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "1", "--threads", "2"],
     "gpt2-bf16-split": ["--model", "gpt2", "--dtype", "bf16"],
+    "gpt2-bf16-floor": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "2"],
     "tiny": ["--model", "tiny", "--dtype", "bf16", "--ranks", "2"],
 }
 
@@ -59,10 +60,18 @@ def split_cases(zero):
     return result
 
 
+def floor_cases(zero):
+    """Each stage with forward and backward alone after every step, in one run: what a machine of changing speed cannot blur."""
+    return {f"zero.cpp {kind}stage {stage}": ([zero, "bench", "step", "--json", "--beside-alone", "--stage", str(stage), *option], {})
+            for kind, option in (("plain ", ["--plain"]), ("", [])) for stage in range(4)}
+
+
 def cases(arguments, set_name):
     """name -> (command, environment)"""
     if set_name == "gpt2-bf16-split":
         return split_cases(arguments.zero)
+    if set_name == "gpt2-bf16-floor":
+        return floor_cases(arguments.zero)
     peers, ours = {}, {}
     if arguments.peers:
         python = os.path.join(arguments.peers, "bin", "python")

@@ -78,6 +78,40 @@ TEST(FastOperators, Gelu) {
     EXPECT_FALSE(detail::run_fast(op("aten::gelu_backward"), stack));
 }
 
+TEST(FastOperators, Attention) {
+  at::manual_seed(4);
+  const char *forward = "aten::_scaled_dot_product_flash_attention_for_cpu",
+             *backward = "aten::_scaled_dot_product_flash_attention_for_cpu_backward";
+  const Tensor q = at::randn({2, 3, 40, 16}), k = at::randn_like(q), v = at::randn_like(q),
+               upstream = at::randn_like(q);
+  for (const c10::IValue& scale : {c10::IValue(), c10::IValue(0.1)}) {
+    const std::optional<double> given = scale.toOptional<double>();
+    Stack stack{q, k, v, 0.0, true, c10::IValue(), scale};
+    ASSERT_TRUE(detail::run_fast(op(forward), stack));
+    ASSERT_EQ(stack.size(), 2U);
+    const auto [out, log_sums] =
+        at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true, {}, given);
+    EXPECT_LT(relative_error(stack[0].toTensor(), out), 1e-6);
+    EXPECT_EQ(stack[1].toTensor().sizes(), log_sums.sizes());
+    EXPECT_LT(relative_error(stack[1].toTensor(), log_sums), 1e-6);
+    // Either backward takes what either forward gave.
+    Stack gradients{upstream, q, k, v, out, log_sums, 0.0, true, c10::IValue(), scale};
+    ASSERT_TRUE(detail::run_fast(op(backward), gradients));
+    ASSERT_EQ(gradients.size(), 3U);
+    const auto [of_q, of_k, of_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        upstream, q, k, v, stack[0].toTensor(), stack[1].toTensor(), 0.0, true, {}, given);
+    EXPECT_LT(relative_error(gradients[0].toTensor(), of_q), 2e-6);
+    EXPECT_LT(relative_error(gradients[1].toTensor(), of_k), 2e-6);
+    EXPECT_LT(relative_error(gradients[2].toTensor(), of_v), 2e-6);
+  }
+  const Tensor mask = at::zeros({40, 40});
+  for (Stack stack : {Stack{q, k, v, 0.5, true, c10::IValue(), c10::IValue()},
+                      Stack{q, k, v, 0.0, false, mask, c10::IValue()}}) {
+    EXPECT_FALSE(detail::run_fast(op(forward), stack));
+    EXPECT_EQ(stack.size(), 7U);
+  }
+}
+
 struct Net : torch::nn::Module {
   Net()
       : in(register_module("in", torch::nn::Linear(kFeatures, kFeatures))),

@@ -90,16 +90,17 @@ Row run_row() {
 
 Row residency_row() {
   return section<Config>(
-      "residency", {field("budget", ZERO_AT(residency.budget_bytes), bytes(),
-                          "of full parameters resident at stage 3; null: what the plan needs"),
-                    field("prefetch", ZERO_AT(residency.prefetch_bytes), bytes(),
-                          "fetched ahead at most; 0: on demand; null: as much as the budget allows"),
-                    field("share", ZERO_AT(residency.share), boolean(),
-                          "from stage 1 on, ranks of one host keep one copy of the parameters between them"),
-                    field("split_master", ZERO_AT(residency.split_master), boolean(),
-                          "of an fp32 master keep only the 16 bits that a bf16 parameter lacks"),
-                    field("group_numel", ZERO_AT(residency.group_numel), integer(1),
-                          "elements; parameters outside lists are grouped into units up to this")});
+      "residency",
+      {field("budget", ZERO_AT(residency.budget_bytes), bytes(),
+             "of full parameters resident at stage 3; null: what the plan needs"),
+       field("prefetch", ZERO_AT(residency.prefetch_bytes), bytes(),
+             "fetched ahead at most; 0: on demand; null: as much as the budget allows"),
+       field("share", ZERO_AT(residency.share), boolean(),
+             "ranks of one host keep one copy of the parameters between them; stage 0 is stage 1 there"),
+       field("split_master", ZERO_AT(residency.split_master), boolean(),
+             "of an fp32 master keep only the 16 bits that a bf16 parameter lacks"),
+       field("group_numel", ZERO_AT(residency.group_numel), integer(1),
+             "elements; parameters outside lists are grouped into units up to this")});
 }
 
 Row parameter_groups_row() {

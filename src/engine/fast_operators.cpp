@@ -1,9 +1,12 @@
 #include "engine/fast_operators.h"
 
+#include <cmath>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
+#include "operators/attention.h"
 #include "operators/gelu.h"
 #include "operators/product.h"
 
@@ -12,10 +15,11 @@ namespace {
 
 using torch::jit::Stack;
 
-/// Takes the arguments of an operator with `inputs` of them off the stack and leaves its result.
-bool replace(Stack& stack, size_t inputs, at::Tensor result) {
+/// Takes the arguments of an operator with `inputs` of them off the stack and leaves its results.
+template <class... Results>
+bool replace(Stack& stack, size_t inputs, Results... results) {
   torch::jit::drop(stack, inputs);
-  torch::jit::push(stack, std::move(result));
+  torch::jit::push(stack, std::move(results)...);
   return true;
 }
 
@@ -45,13 +49,52 @@ bool mm(Stack& stack) {
   return product && replace(stack, 2, std::move(*product));
 }
 
+double scale_of(const c10::IValue& given, const at::Tensor& queries) {
+  return given.isNone() ? 1 / std::sqrt(static_cast<double>(queries.size(3))) : given.toDouble();
+}
+
+// _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p, bool
+// is_causal, *, Tensor? attn_mask, float? scale) -> (Tensor output, Tensor logsumexp)
+bool attention(Stack& stack) {
+  constexpr size_t kInputs = 7;
+  const auto argument = [&](size_t i) -> const c10::IValue& { return torch::jit::peek(stack, i, kInputs); };
+  const at::Tensor &queries = argument(0).toTensor(), &keys = argument(1).toTensor(),
+                   &values = argument(2).toTensor();
+  if (argument(3).toDouble() != 0 || !argument(5).isNone() || !has_fast_attention(queries, keys, values))
+    return false;
+  auto [out, log_sums] =
+      fast_attention(queries, keys, values, argument(4).toBool(), scale_of(argument(6), queries));
+  return replace(stack, kInputs, out, log_sums);
+}
+
+// ..._backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, float
+// dropout_p, bool is_causal, *, Tensor? attn_mask, float? scale) -> (Tensor, Tensor, Tensor)
+bool attention_backward(Stack& stack) {
+  constexpr size_t kInputs = 10;
+  const auto argument = [&](size_t i) -> const c10::IValue& { return torch::jit::peek(stack, i, kInputs); };
+  const at::Tensor &gradient = argument(0).toTensor(), &queries = argument(1).toTensor(),
+                   &keys = argument(2).toTensor(), &values = argument(3).toTensor(),
+                   &out = argument(4).toTensor();
+  if (argument(6).toDouble() != 0 || !argument(8).isNone() || !has_fast_attention(queries, keys, values))
+    return false;
+  if (gradient.scalar_type() != queries.scalar_type() || gradient.sizes() != queries.sizes()) return false;
+  auto [of_queries, of_keys, of_values] =
+      fast_attention_backward(gradient, queries, keys, values, out, argument(5).toTensor(),
+                              argument(7).toBool(), scale_of(argument(9), queries));
+  return replace(stack, kInputs, of_queries, of_keys, of_values);
+}
+
 using Operator = bool (*)(Stack&);
 
 const std::unordered_map<c10::OperatorHandle, Operator>& operators() {
   static const auto* const table = [] {
     auto* result = new std::unordered_map<c10::OperatorHandle, Operator>();
     for (const auto& [name, run] :
-         {std::pair{"aten::gelu", &gelu}, {"aten::gelu_backward", &gelu_backward}, {"aten::mm", &mm}})
+         {std::pair{"aten::gelu", &gelu},
+          {"aten::gelu_backward", &gelu_backward},
+          {"aten::mm", &mm},
+          {"aten::_scaled_dot_product_flash_attention_for_cpu", &attention},
+          {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", &attention_backward}})
       result->emplace(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""), run);
     return result;
   }();

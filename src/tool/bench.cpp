@@ -188,6 +188,18 @@ struct BaseMemory {
   double resident_mib, own_mib;
 };
 
+double mebibytes_of(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+/// What this process has resident beside its tensors: pages of its programs, and memory of its own outside
+/// the range that the allocator keeps for tensors (what oneDNN compiles, autograd's graph), at least what it
+/// had before the model.
+double without_tensors(const BaseMemory& base, const CpuAllocatorStats& tensors) {
+  const double own = mebibytes("/proc/self/status", "RssAnon:") - mebibytes_of(tensors.span_bytes);
+  const bool told_apart = tensors.span_bytes > 0;
+  return (told_apart ? std::max(base.own_mib, own) : base.own_mib) +
+         mebibytes("/proc/self/status", "RssFile:");
+}
+
 double rounded(double value, int digits) {
   const double scale = std::pow(10, digits);
   return std::round(value * scale) / scale;
@@ -214,9 +226,9 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
     for (double v : from_all(mesh, value)) result.push_back(std::llround(v));
     return result;
   };
+  const CpuAllocatorStats tensors = cpu_allocator_stats();  // zeros with --malloc
   const auto peaks = whole(mebibytes("/proc/self/status", "VmHWM:")), pss = whole(timings.pss_mib),
-             base = whole(base_memory.resident_mib),
-             process = whole(base_memory.own_mib + mebibytes("/proc/self/status", "RssFile:"));
+             base = whole(base_memory.resident_mib), process = whole(without_tensors(base_memory, tensors));
   if (mesh.rank() != 0) return;
   const std::vector<double> timed(timings.seconds.begin() + arguments.warmup, timings.seconds.end());
   const double step_s = median(timed);
@@ -245,9 +257,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
                          {"first_step_at", rounded(timings.first_step_at, 3)},
                          {"loss_first", rounded(losses.front(), 5)},
                          {"loss", rounded(losses.back(), 5)}};
-  const CpuAllocatorStats tensors = cpu_allocator_stats();  // rank 0's; zeros with --malloc
-  record["tensor_peak_mib"] = std::llround(static_cast<double>(tensors.peak_bytes) / (1 << 20));
-  record["tensor_span_mib"] = std::llround(static_cast<double>(tensors.span_bytes) / (1 << 20));
+  record["tensor_peak_mib"] = std::llround(mebibytes_of(tensors.peak_bytes));  // rank 0's
+  record["tensor_span_mib"] = std::llround(mebibytes_of(tensors.span_bytes));
   record["process_mib"] = process[0];
   if (!timings.alone_seconds.empty()) {
     const std::vector<double> alone(timings.alone_seconds.begin() + arguments.warmup,
@@ -256,7 +267,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
     record["alone_s_min"] = rounded(*std::min_element(alone.begin(), alone.end()), 4);
   }
   if (engine != nullptr) {
-    record["plan_mib"] = std::llround(static_cast<double>(engine->plan().rank.resident_bytes()) / (1 << 20));
+    record["plan_mib"] = std::llround(mebibytes_of(engine->plan().rank.resident_bytes()));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
   }
   if (arguments.json) {

@@ -1,0 +1,12 @@
+#if defined(__AVX512F__)
+
+#include "operators/attention/body.h"
+#include "operators/attention/variants.h"
+
+namespace zero::attention {
+
+const Kernels kAvx512{"avx512", &forward, &backward};
+
+}  // namespace zero::attention
+
+#endif
