@@ -95,7 +95,7 @@ TEST(FastOperators, Attention) {
     EXPECT_EQ(stack[1].toTensor().sizes(), log_sums.sizes());
     EXPECT_LT(relative_error(stack[1].toTensor(), log_sums), 1e-6);
     // Either backward takes what either forward gave.
-    Stack gradients{upstream, q, k, v, out, log_sums, 0.0, true, c10::IValue(), scale};
+    Stack gradients{upstream, q, k, v, out, log_sums, 0.0, true, Tensor(), scale};
     ASSERT_TRUE(detail::run_fast(op(backward), gradients));
     ASSERT_EQ(gradients.size(), 3U);
     const auto [of_q, of_k, of_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(

@@ -49,6 +49,9 @@ bool mm(Stack& stack) {
   return product && replace(stack, 2, std::move(*product));
 }
 
+// Autograd passes an undefined tensor where the forward had none.
+bool is_given(const c10::IValue& mask) { return mask.isTensor() && mask.toTensor().defined(); }
+
 double scale_of(const c10::IValue& given, const at::Tensor& queries) {
   return given.isNone() ? 1 / std::sqrt(static_cast<double>(queries.size(3))) : given.toDouble();
 }
@@ -60,7 +63,7 @@ bool attention(Stack& stack) {
   const auto argument = [&](size_t i) -> const c10::IValue& { return torch::jit::peek(stack, i, kInputs); };
   const at::Tensor &queries = argument(0).toTensor(), &keys = argument(1).toTensor(),
                    &values = argument(2).toTensor();
-  if (argument(3).toDouble() != 0 || !argument(5).isNone() || !has_fast_attention(queries, keys, values))
+  if (argument(3).toDouble() != 0 || is_given(argument(5)) || !has_fast_attention(queries, keys, values))
     return false;
   auto [out, log_sums] =
       fast_attention(queries, keys, values, argument(4).toBool(), scale_of(argument(6), queries));
@@ -75,7 +78,7 @@ bool attention_backward(Stack& stack) {
   const at::Tensor &gradient = argument(0).toTensor(), &queries = argument(1).toTensor(),
                    &keys = argument(2).toTensor(), &values = argument(3).toTensor(),
                    &out = argument(4).toTensor();
-  if (argument(6).toDouble() != 0 || !argument(8).isNone() || !has_fast_attention(queries, keys, values))
+  if (argument(6).toDouble() != 0 || is_given(argument(8)) || !has_fast_attention(queries, keys, values))
     return false;
   if (gradient.scalar_type() != queries.scalar_type() || gradient.sizes() != queries.sizes()) return false;
   auto [of_queries, of_keys, of_values] =
