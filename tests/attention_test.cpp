@@ -81,7 +81,7 @@ TEST(Attention, EqualsTheFormula) {
                    other = at::randn({batch, c.keys, 3 * heads * c.width}).to(dtype);
       const Tensor queries = heads_of(both, 0, c.width), keys = heads_of(other, 1, c.width),
                    values = heads_of(other, 2, c.width), upstream = at::randn_like(queries);
-      ASSERT_TRUE(detail::has_fast_attention(queries, keys, values));
+      EXPECT_EQ(detail::has_fast_attention(queries, keys, values), c.queries >= 16);
       const double scale = 1 / std::sqrt(static_cast<double>(c.width));
       const std::string what = std::to_string(c.queries) + " by " + std::to_string(c.keys) + ", width " +
                                std::to_string(c.width) + (c.causal ? ", causal" : "");
@@ -141,7 +141,7 @@ TEST(Attention, LargeScoresAndNaNs) {
 }
 
 TEST(Attention, WhatItDoesNotTake) {
-  const Tensor x = at::randn({2, 3, 5, 16});
+  const Tensor x = at::randn({2, 3, 20, 16});
   EXPECT_TRUE(detail::has_fast_attention(x, x, x));
   EXPECT_FALSE(detail::has_fast_attention(x.to(at::kDouble), x.to(at::kDouble), x.to(at::kDouble)));
   EXPECT_FALSE(detail::has_fast_attention(x, x.to(at::kBFloat16), x));
@@ -149,6 +149,11 @@ TEST(Attention, WhatItDoesNotTake) {
   EXPECT_FALSE(detail::has_fast_attention(x, x.narrow(1, 0, 1), x.narrow(1, 0, 1)));
   EXPECT_FALSE(detail::has_fast_attention(x, x, x.narrow(2, 0, 4)));
   EXPECT_FALSE(detail::has_fast_attention(x.narrow(2, 0, 0), x, x));
+  EXPECT_FALSE(detail::has_fast_attention(x.narrow(2, 0, 1), x, x)) << "a token that is generated";
+  const Tensor longer = at::randn({1, 1, 768, 16});
+  EXPECT_TRUE(detail::has_fast_attention(longer, longer, longer));
+  const Tensor half = longer.to(at::kBFloat16);
+  EXPECT_FALSE(detail::has_fast_attention(half, half, half)) << "where LibTorch's blocks are large";
 }
 
 }  // namespace
