@@ -33,6 +33,8 @@ class Steps:
         self.runs = {}
         for run in self.record["runs"]:
             self.runs.setdefault(run["case"], []).append(run)
+        # Two models in one process: only the ratio of their steps means something.
+        self.beside_alone = any("alone_s" in run for run in self.record["runs"])
         # Measured in turn, shown by kind.
         self.runs = dict(sorted(self.runs.items(), key=lambda item: is_ours(item[0])))
 
@@ -146,7 +148,7 @@ def plan_rows(steps):
     """Measured peaks over the plan's figure and the process."""
     lines = []
     for case, runs in steps.runs.items():
-        if "plan_mib" not in runs[-1] or "alone_s" in runs[-1]:  # a second model has no place in the plan
+        if "plan_mib" not in runs[-1]:
             continue
         ratio = steps.largest(case, "peak_rss_mib") / max(run["plan_mib"] + run["process_mib"] for run in runs)
         lines.append(f"| {case}: peak resident | `zero plan` + the process | {ratio:.3f} | | 0.95 to 1.05 | "
@@ -172,8 +174,10 @@ def ratios(steps, folder):
     in_one_run = os.path.exists(os.path.join(folder, f"steps-{steps.name}-floor.json"))  # which tells more than one round
     lines = ["| step of | over that of | ratio | of the fastest steps | at most | |", "|---|---|---|---|---|---|",
              *([] if in_one_run else floor_rows(steps, folder))]
+    if steps.beside_alone:
+        return "\n".join(lines)
     for _, case, other, most in aims(steps.name):
-        if not steps.has(case, other) or steps.name.endswith("-floor"):
+        if not steps.has(case, other):
             continue
         ratio = steps.ratio(case, other)
         verdict = "" if most is None else "holds" if ratio <= most else "MISSED"
@@ -325,7 +329,7 @@ def main():
         text = f"{table(steps)}\n\n{about(steps)}"
         beside = ratios(steps, arguments.results)
         print(f"## {steps.name}\n\n{text}\n\n{beside}\n")
-        if not steps.name.endswith("-floor"):
+        if not steps.beside_alone:
             plot(steps, arguments.results)
         for file in arguments.into:
             put_between_marks(file, steps.name, f"{short_table(steps)}\n\n{about(steps)}")

@@ -86,6 +86,7 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   LayoutOptions layout;
   layout.group_numel = options.group_numel;
   PlanOptions wanted = plan_options(options, optimizer_spec, all.size());
+  // At stage 0 this decides whether there are shards at all.
   wanted.common_parameters = options.share_parameters && all.shares_memory();
   plan = make_plan(model_.spec, wanted, layout, dtype ? &*dtype : nullptr);
   for (const UnitLayout& unit : plan.units)

@@ -1,6 +1,5 @@
 #include "models/cross_entropy.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,20 +9,6 @@ namespace zero::detail {
 namespace {
 
 constexpr int64_t kLanes = 64;
-
-template <class T>
-ZERO_INLINE float greatest(const T* logits, int64_t n) {
-  float lanes[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) lanes[i] = -std::numeric_limits<float>::infinity();
-  const int64_t whole = n / kLanes * kLanes;
-  for (int64_t at = 0; at < whole; at += kLanes)
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const float x = to_float(logits[at + i]);
-      lanes[i] = x > lanes[i] ? x : lanes[i];
-    }
-  for (int64_t at = whole; at < n; ++at) lanes[0] = std::max(lanes[0], to_float(logits[at]));
-  return *std::max_element(lanes, lanes + kLanes);
-}
 
 template <class T>
 ZERO_INLINE float log_sum(const T* logits, int64_t n) {

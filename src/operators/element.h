@@ -1,5 +1,5 @@
 #pragma once
-// Elements of fp32 and bf16 for loops of our own, and the exponential they share.
+// Elements of fp32 and bf16 for loops of our own, and what those of a softmax share.
 
 #include <bit>
 #include <cstdint>
@@ -40,6 +40,27 @@ ZERO_INLINE float exp_of(float x) {
   const auto power = static_cast<uint32_t>(std::bit_cast<int32_t>(shifted) - 0x4b400000 + 127) << 23;
   const float result = p * std::bit_cast<float>(power);
   return x < -87.0F ? 0.0F : result;
+}
+
+/// The greatest of n elements that is not NaN; -inf where there is none.
+template <class T>
+ZERO_INLINE float greatest(const T* values, int64_t n) {
+  constexpr int64_t kLanes = 64;
+  float lanes[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) lanes[i] = -__builtin_inff();
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t at = 0; at < whole; at += kLanes)
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const float x = to_float(values[at + i]);
+      lanes[i] = x > lanes[i] ? x : lanes[i];
+    }
+  for (int64_t at = whole; at < n; ++at) {
+    const float x = to_float(values[at]);
+    lanes[at - whole] = x > lanes[at - whole] ? x : lanes[at - whole];
+  }
+  float most = lanes[0];
+  for (int64_t i = 1; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
+  return most;
 }
 
 }  // namespace zero::detail

@@ -17,7 +17,7 @@
 namespace zero::attention {
 namespace {
 
-using detail::Bf16, detail::exp_of, detail::store, detail::to_float;
+using detail::Bf16, detail::exp_of, detail::greatest, detail::store, detail::to_float;
 
 #if defined(__AVX512F__)
 constexpr int64_t kLanes = 16, kTileRows = 8;
@@ -151,18 +151,6 @@ float exponentials(float* x, int64_t seen, int64_t padded, float shift) {
   float sum = 0;
   for (const float part : sums) sum += part;
   return sum;
-}
-
-float greatest(const float* x, int64_t n) {
-  float most[kLanes];
-  for (float& lane : most) lane = -std::numeric_limits<float>::infinity();
-  const int64_t whole = n / kLanes * kLanes;
-  for (int64_t begin = 0; begin < whole; begin += kLanes)
-    for (int64_t i = 0; i < kLanes; ++i) most[i] = x[begin + i] > most[i] ? x[begin + i] : most[i];
-  for (int64_t i = whole; i < n; ++i) most[0] = x[i] > most[0] ? x[i] : most[0];
-  float result = most[0];
-  for (const float lane : most) result = lane > result ? lane : result;
-  return result;
 }
 
 template <class T>

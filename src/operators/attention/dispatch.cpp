@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "base/processor.h"
 #include "operators/attention/scratch.h"
 #include "operators/attention/variants.h"
 
@@ -9,11 +10,8 @@ namespace {
 std::vector<const Kernels*> found() {
   std::vector<const Kernels*> result{&kPortable};
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) result.push_back(&kAvx2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    result.push_back(&kAvx512);
+  if (runs_avx2()) result.push_back(&kAvx2);
+  if (runs_avx512()) result.push_back(&kAvx512);
 #endif
   return result;
 }

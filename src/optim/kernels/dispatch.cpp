@@ -1,27 +1,11 @@
 // Which kernels this processor runs. Asked once, at run time.
 #include <array>
 
+#include "base/processor.h"
 #include "optim/kernels/variants.h"
 
 namespace zero::kernels {
 namespace {
-
-bool runs_avx2() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2");  // every processor with AVX2 has F16C
-#else
-  return false;
-#endif
-}
-
-bool runs_avx512() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-#else
-  return false;
-#endif
-}
 
 struct Available {
   std::array<const KernelSet*, 3> sets{};
