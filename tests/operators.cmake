@@ -1,1 +1,1 @@
-zero_test(operators TORCH USES operators FILES attention)
+zero_test(operators TORCH USES operators FILES attention product)

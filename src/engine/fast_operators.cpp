@@ -45,8 +45,18 @@ bool gelu_backward(Stack& stack) {
 
 // mm(Tensor self, Tensor mat2)
 bool mm(Stack& stack) {
-  std::optional<at::Tensor> product = product_of_odd_rows(tensor_at(stack, 0, 2), tensor_at(stack, 1, 2));
+  std::optional<at::Tensor> product = fast_product(tensor_at(stack, 0, 2), tensor_at(stack, 1, 2));
   return product && replace(stack, 2, std::move(*product));
+}
+
+// addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta, Scalar alpha)
+bool addmm(Stack& stack) {
+  constexpr size_t kInputs = 5;
+  const auto is_one = [&](size_t i) { return torch::jit::peek(stack, i, kInputs).toScalar().equal(1); };
+  if (!is_one(3) || !is_one(4)) return false;
+  std::optional<at::Tensor> product =
+      fast_product(tensor_at(stack, 1, kInputs), tensor_at(stack, 2, kInputs), tensor_at(stack, 0, kInputs));
+  return product && replace(stack, kInputs, std::move(*product));
 }
 
 // Autograd passes an undefined tensor where the forward had none.
@@ -96,6 +106,7 @@ const std::unordered_map<c10::OperatorHandle, Operator>& operators() {
          {std::pair{"aten::gelu", &gelu},
           {"aten::gelu_backward", &gelu_backward},
           {"aten::mm", &mm},
+          {"aten::addmm", &addmm},
           {"aten::_scaled_dot_product_flash_attention_for_cpu", &attention},
           {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", &attention_backward}})
       result->emplace(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""), run);

@@ -3,11 +3,32 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
+
+#include "compute/parallel.h"
+#include "operators/product/product.h"
+
 namespace zero::detail {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
 constexpr int64_t kFewestElements = 1 << 20;  // of a matrix whose copy pays
+// Below these a product is mostly its preparation.
+constexpr int64_t kFewestRows = 16;
+constexpr int64_t kFewestMultiplications = 1 << 21;
+
+bool is_matrix(const at::Tensor& x) {
+  return x.is_cpu() && x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.numel() > 0;
+}
+
+uint16_t* bits_of(const at::Tensor& x) { return static_cast<uint16_t*>(x.data_ptr()); }
+
+/// A matrix [rows, k] as a side. Empty where neither rows nor columns are contiguous.
+std::optional<product::Side> side_of(const at::Tensor& x) {
+  if (x.stride(1) == 1) return product::Side{bits_of(x), x.stride(0), true};
+  if (x.stride(0) == 1) return product::Side{bits_of(x), x.stride(1), false};
+  return std::nullopt;
+}
 
 bool is_odd(int64_t row_numel, int64_t numel) {
   return numel >= kFewestElements && row_numel * 2 % kLineBytes != 0;
@@ -17,6 +38,15 @@ bool has_odd_rows(const at::Tensor& matrix) {
   return matrix.stride(1) == 1 && is_odd(matrix.stride(0), matrix.numel());
 }
 
+bool are_factors(const at::Tensor& left, const at::Tensor& right) {
+  return is_matrix(left) && is_matrix(right) && left.size(1) == right.size(0);
+}
+
+bool fits(const at::Tensor& bias, int64_t columns) {
+  return bias.is_cpu() && bias.scalar_type() == at::kBFloat16 && bias.dim() == 1 && bias.size(0) == columns &&
+         bias.is_contiguous();
+}
+
 }  // namespace
 
 at::Tensor empty_aligned_rows(int64_t rows, int64_t columns, const at::TensorOptions& options) {
@@ -24,11 +54,34 @@ at::Tensor empty_aligned_rows(int64_t rows, int64_t columns, const at::TensorOpt
   return at::empty({rows, (columns + line - 1) / line * line}, options).narrow(1, 0, columns);
 }
 
+std::optional<at::Tensor> product_of_tiles(const at::Tensor& left, const at::Tensor& right,
+                                           const at::Tensor& bias) {
+  if (!product::runs_here() || !are_factors(left, right)) return std::nullopt;
+  if (bias.defined() && !fits(bias, right.size(1))) return std::nullopt;
+  const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
+  if (std::min({rows, depth, columns}) < kFewestRows || rows * depth * columns < kFewestMultiplications)
+    return std::nullopt;
+  const std::optional<product::Side> left_side = side_of(left), right_side = side_of(right.t());
+  if (!left_side || !right_side) return std::nullopt;
+  at::Tensor out = at::empty({rows, columns}, left.options());
+  const product::Product product{.rows = rows,
+                                 .columns = columns,
+                                 .depth = depth,
+                                 .left = *left_side,
+                                 .right = *right_side,
+                                 .out = bits_of(out),
+                                 .out_stride = columns,
+                                 .bias = bias.defined() ? bits_of(bias) : nullptr};
+  const at::TensorOptions bytes = out.options().dtype(at::kByte);
+  parallel_over(at::empty({product::parts_of(product)}, bytes), /*grain=*/1, [&](int64_t begin, int64_t end) {
+    const at::Tensor scratch = at::empty({product::scratch_bytes(product)}, bytes);
+    product::multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
+  });
+  return out;
+}
+
 std::optional<at::Tensor> product_of_odd_rows(const at::Tensor& left, const at::Tensor& right) {
-  const bool fits = left.is_cpu() && right.is_cpu() && left.scalar_type() == at::kBFloat16 &&
-                    right.scalar_type() == at::kBFloat16 && left.dim() == 2 && right.dim() == 2 &&
-                    left.size(1) == right.size(0);
-  if (!fits) return std::nullopt;
+  if (!are_factors(left, right)) return std::nullopt;
   const int64_t rows = left.size(0), columns = right.size(1);
   if (is_odd(columns, rows * columns)) {
     at::Tensor out = empty_aligned_rows(rows, columns, left.options());
@@ -41,6 +94,12 @@ std::optional<at::Tensor> product_of_odd_rows(const at::Tensor& left, const at::
     return at::mm(copy, right);
   }
   return std::nullopt;
+}
+
+std::optional<at::Tensor> fast_product(const at::Tensor& left, const at::Tensor& right,
+                                       const at::Tensor& bias) {
+  if (std::optional<at::Tensor> result = product_of_tiles(left, right, bias)) return result;
+  return bias.defined() ? std::nullopt : product_of_odd_rows(left, right);
 }
 
 }  // namespace zero::detail

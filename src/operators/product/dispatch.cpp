@@ -1,0 +1,52 @@
+#include "operators/product/product.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/processor.h"
+
+namespace zero::product {
+namespace {
+
+constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;  // CPUID 7.0 EDX
+constexpr unsigned kAvx512Bf16 = 1U << 5;                     // CPUID 7.1 EAX
+
+bool processor_has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0)
+    return false;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kAvx512Bf16) != 0;
+}
+
+// Linux gives a process the state of tiles when it asks for it.
+bool system_lets_us() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+
+bool runs_here() {
+  static const bool runs = runs_avx512() && processor_has_amx() && system_lets_us();
+  return runs;
+}
+
+}  // namespace zero::product
+
+#else
+
+namespace zero::product {
+
+bool runs_here() { return false; }
+
+// Never called where it does not run.
+int64_t parts_of(const Product&) { return 0; }
+int64_t scratch_bytes(const Product&) { return 0; }
+void multiply(const Product&, int64_t, int64_t, char*) {}
+
+}  // namespace zero::product
+
+#endif

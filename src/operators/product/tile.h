@@ -1,0 +1,49 @@
+#pragma once
+// What AMX multiplies: a tile product adds to 16 x 16 fp32 sums the products of a left tile [16 rows, 32 of
+// k] and a right tile [16 pairs of k, 16 columns, 2 of k], each 16 lines of 64 bytes (Intel, Architecture
+// Instruction Set Extensions, TDPBF16PS). Only for files that are compiled for AMX.
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace zero::product {
+
+constexpr int64_t kTileRows = 16, kTileDepth = 32;
+constexpr int64_t kLineBytes = 64, kTileBytes = kTileRows * kLineBytes;
+constexpr int64_t kPanel = 2 * kTileRows;  // rows of two tiles: what the registers hold of each side
+
+inline int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+/// A mask of the first `count` of 32.
+inline __mmask32 first_of_32(int64_t count) {
+  return count >= 32 ? ~__mmask32{0}
+                     : static_cast<__mmask32>((uint64_t{1} << std::max<int64_t>(count, 0)) - 1);
+}
+
+/// Transposes a 16 x 16 matrix of 32 bits, in four rounds of exchanges.
+[[gnu::always_inline]] inline void transpose(__m512i (&r)[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 16; i += 8)
+    for (int j = 0; j < 4; ++j) {
+      t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0x88);
+      t[i + j + 4] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0xdd);
+    }
+  for (int j = 0; j < 8; ++j) {
+    r[j] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0x88);
+    r[j + 8] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0xdd);
+  }
+}
+
+}  // namespace zero::product
