@@ -1,6 +1,6 @@
-// The machine's rate for the matrix products of GPT-2 124M's forward and backward, at one micro-batch of 256
-// tokens, all ranks at once: a line of JSON a dtype. FLOPs are counted as 2 m n k. Run by flops.py under
-// `zero launch`.
+// LibTorch's rate, and ours, for the matrix products of GPT-2 124M's forward and backward, at one micro-batch
+// of 256 tokens, all ranks at once: a line of JSON a dtype. FLOPs are counted as 2 m n k. Run by flops.py
+// under `zero launch`.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -12,6 +12,7 @@
 
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
+#include "zero/fast_operators.h"
 #include "zero/gpt2_shape.h"
 #include "zero/mesh.h"
 
@@ -58,9 +59,11 @@ double seconds_of(const Layer& layer, at::ScalarType dtype, const Group& all) {
 
 void report(at::ScalarType dtype, const Group& all) {
   const Gpt2Shape shape = gpt2_shape("gpt2");
-  double seconds = 0, flops = 0;
+  double seconds = 0, our_seconds = 0, flops = 0;
   for (const Layer& layer : layers_of(shape)) {
     seconds += seconds_of(layer, dtype, all);
+    const FastOperators fast;
+    our_seconds += seconds_of(layer, dtype, all);
     flops += 3.0 * 2 * kTokens * static_cast<double>(layer.in * layer.out * layer.count);
   }
   const double attention = 3.0 * 4 * kTokens * kTokens * static_cast<double>(shape.width * shape.layers);
@@ -71,7 +74,8 @@ void report(at::ScalarType dtype, const Group& all) {
                                       {"gemm_flops", flops},
                                       {"attention_flops", attention},
                                       {"gemm_s", seconds},
-                                      {"gemm_gflops_per_s", flops / seconds / 1e9}};
+                                      {"gemm_gflops_per_s", flops / seconds / 1e9},
+                                      {"our_gemm_gflops_per_s", flops / our_seconds / 1e9}};
   std::cout << row.dump() << std::endl;
 }
 

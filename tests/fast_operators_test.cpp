@@ -10,6 +10,7 @@
 #include "operators/product/product.h"
 #include "support/ranks.h"
 #include "zero/engine.h"
+#include "zero/fast_operators.h"
 
 namespace {
 using namespace zero::testing;
@@ -119,6 +120,25 @@ struct Net : torch::nn::Module {
                              torch::nn::Linear(torch::nn::LinearOptions(kFeatures, kOdd).bias(false)))) {}
   torch::nn::Linear in, head;
 };
+
+TEST(FastOperators, AScopeWithoutAnEngine) {
+  at::manual_seed(5);
+  const Tensor x = at::randn({4096}), input = bf16({kRows, kFeatures}), weight = bf16({kOdd, kFeatures});
+  const Tensor ours = detail::fast_gelu(x);
+  ASSERT_FALSE(at::equal(ours, at::gelu(x, "tanh"))) << "the last bits tell them apart";
+  Tensor out = at::empty({kRows, 8200}, at::kBFloat16).narrow(1, 0, kOdd);
+  {
+    const zero::FastOperators outer;
+    { const zero::FastOperators inner; }
+    EXPECT_TRUE(at::equal(at::gelu(x, "tanh"), ours));
+    at::mm_out(out, input, weight.t());
+    const Tensor parameter = x.clone().requires_grad_();
+    at::gelu(parameter, "tanh").sum().backward();
+    EXPECT_TRUE(at::equal(parameter.grad(), detail::fast_gelu_backward(at::ones_like(x), x)));
+  }
+  EXPECT_LT(relative_error(out, at::mm(input.to(at::kDouble), weight.to(at::kDouble).t())), 3e-3);
+  EXPECT_FALSE(at::equal(at::gelu(x, "tanh"), ours));
+}
 
 // In the engine's forward and backward, unless switched off; outside of them never.
 TEST(FastOperators, RunInTheEngineWhereTheyAreOn) {

@@ -85,7 +85,7 @@ struct EngineOptions {
   // place. Off: as autograd has it, two matrices and their sum.
   bool row_gradients = true;
   // On CPU, operators of any model that LibTorch computes slowly are computed by kernels of ours, with values
-  // that agree to rounding: attention, tanh GELU, bf16 products with odd rows. Off: LibTorch's bits.
+  // that agree to rounding: attention, tanh GELU, matrix products in bf16. Off: LibTorch's bits.
   bool fast_operators = true;
 };
 

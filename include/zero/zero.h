@@ -7,6 +7,7 @@
 #include "zero/consolidate.h"
 #include "zero/engine.h"
 #include "zero/error.h"
+#include "zero/fast_operators.h"
 #include "zero/generate.h"
 #include "zero/gpt2.h"
 #include "zero/launch.h"

@@ -49,6 +49,14 @@ bool mm(Stack& stack) {
   return product && replace(stack, 2, std::move(*product));
 }
 
+// mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out)
+bool mm_out(Stack& stack) {
+  constexpr size_t kInputs = 3;
+  const at::Tensor out = tensor_at(stack, 2, kInputs);
+  return product_into(out, tensor_at(stack, 0, kInputs), tensor_at(stack, 1, kInputs)) &&
+         replace(stack, kInputs, out);
+}
+
 // addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta, Scalar alpha)
 bool addmm(Stack& stack) {
   constexpr size_t kInputs = 5;
@@ -102,14 +110,16 @@ using Operator = bool (*)(Stack&);
 const std::unordered_map<c10::OperatorHandle, Operator>& operators() {
   static const auto* const table = [] {
     auto* result = new std::unordered_map<c10::OperatorHandle, Operator>();
-    for (const auto& [name, run] :
-         {std::pair{"aten::gelu", &gelu},
-          {"aten::gelu_backward", &gelu_backward},
-          {"aten::mm", &mm},
-          {"aten::addmm", &addmm},
-          {"aten::_scaled_dot_product_flash_attention_for_cpu", &attention},
-          {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", &attention_backward}})
-      result->emplace(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""), run);
+    const auto add = [&](const char* name, const char* overload, Operator run) {
+      result->emplace(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), run);
+    };
+    add("aten::gelu", "", &gelu);
+    add("aten::gelu_backward", "", &gelu_backward);
+    add("aten::mm", "", &mm);
+    add("aten::mm", "out", &mm_out);
+    add("aten::addmm", "", &addmm);
+    add("aten::_scaled_dot_product_flash_attention_for_cpu", "", &attention);
+    add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "", &attention_backward);
     return result;
   }();
   return *table;

@@ -91,7 +91,7 @@ struct HeadLoss : torch::autograd::Function<HeadLoss> {
       const int64_t count = std::min(chunk, rows - begin);
       const at::Tensor x = hidden.narrow(0, begin, count),
                        target = targets.narrow(0, begin, count).contiguous();
-      // Products from and to GPT-2's odd rows take half as long again.
+      // Products from and to GPT-2's odd rows take longer.
       at::Tensor logits = empty_aligned_rows(count, weight.size(0), weight.options());
       at::mm_out(logits, x, weight.t());
       loss += weight.scalar_type() == at::kBFloat16 ? rows_loss<Bf16>(logits, target, scale, wants_gradient)

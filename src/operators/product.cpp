@@ -23,11 +23,12 @@ bool is_matrix(const at::Tensor& x) {
 
 uint16_t* bits_of(const at::Tensor& x) { return static_cast<uint16_t*>(x.data_ptr()); }
 
-/// A matrix [rows, k] as a side. Empty where neither rows nor columns are contiguous.
-std::optional<product::Side> side_of(const at::Tensor& x) {
-  if (x.stride(1) == 1) return product::Side{bits_of(x), x.stride(0), true};
-  if (x.stride(0) == 1) return product::Side{bits_of(x), x.stride(1), false};
-  return std::nullopt;
+bool has_lines(const at::Tensor& x) { return x.stride(0) == 1 || x.stride(1) == 1; }
+
+/// A matrix [rows, k] whose rows or columns are contiguous.
+product::Side side_of(const at::Tensor& x) {
+  const bool along_k = x.stride(1) == 1;
+  return {bits_of(x), x.stride(along_k ? 0 : 1), along_k};
 }
 
 bool is_odd(int64_t row_numel, int64_t numel) {
@@ -42,6 +43,30 @@ bool are_factors(const at::Tensor& left, const at::Tensor& right) {
   return is_matrix(left) && is_matrix(right) && left.size(1) == right.size(0);
 }
 
+bool may_be_tiled(const at::Tensor& left, const at::Tensor& right) {
+  if (!product::runs_here() || !are_factors(left, right) || !has_lines(left) || !has_lines(right))
+    return false;
+  const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
+  return std::min({rows, depth, columns}) >= kFewestRows && rows * depth * columns >= kFewestMultiplications;
+}
+
+void multiply_tiles(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
+                    const at::Tensor& bias) {
+  const product::Product product{.rows = out.size(0),
+                                 .columns = out.size(1),
+                                 .depth = left.size(1),
+                                 .left = side_of(left),
+                                 .right = side_of(right.t()),
+                                 .out = bits_of(out),
+                                 .out_stride = out.stride(0),
+                                 .bias = bias.defined() ? bits_of(bias) : nullptr};
+  const at::TensorOptions bytes = out.options().dtype(at::kByte);
+  parallel_over(at::empty({product::parts_of(product)}, bytes), /*grain=*/1, [&](int64_t begin, int64_t end) {
+    const at::Tensor scratch = at::empty({product::scratch_bytes(product)}, bytes);
+    product::multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
+  });
+}
+
 bool fits(const at::Tensor& bias, int64_t columns) {
   return bias.is_cpu() && bias.scalar_type() == at::kBFloat16 && bias.dim() == 1 && bias.size(0) == columns &&
          bias.is_contiguous();
@@ -54,29 +79,19 @@ at::Tensor empty_aligned_rows(int64_t rows, int64_t columns, const at::TensorOpt
   return at::empty({rows, (columns + line - 1) / line * line}, options).narrow(1, 0, columns);
 }
 
+bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right) {
+  const bool fits = may_be_tiled(left, right) && out.is_cpu() && out.scalar_type() == at::kBFloat16 &&
+                    out.dim() == 2 && out.size(0) == left.size(0) && out.size(1) == right.size(1) &&
+                    out.stride(1) == 1 && out.stride(0) >= out.size(1);
+  if (fits) multiply_tiles(out, left, right, /*bias=*/{});
+  return fits;
+}
+
 std::optional<at::Tensor> product_of_tiles(const at::Tensor& left, const at::Tensor& right,
                                            const at::Tensor& bias) {
-  if (!product::runs_here() || !are_factors(left, right)) return std::nullopt;
-  if (bias.defined() && !fits(bias, right.size(1))) return std::nullopt;
-  const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
-  if (std::min({rows, depth, columns}) < kFewestRows || rows * depth * columns < kFewestMultiplications)
-    return std::nullopt;
-  const std::optional<product::Side> left_side = side_of(left), right_side = side_of(right.t());
-  if (!left_side || !right_side) return std::nullopt;
-  at::Tensor out = at::empty({rows, columns}, left.options());
-  const product::Product product{.rows = rows,
-                                 .columns = columns,
-                                 .depth = depth,
-                                 .left = *left_side,
-                                 .right = *right_side,
-                                 .out = bits_of(out),
-                                 .out_stride = columns,
-                                 .bias = bias.defined() ? bits_of(bias) : nullptr};
-  const at::TensorOptions bytes = out.options().dtype(at::kByte);
-  parallel_over(at::empty({product::parts_of(product)}, bytes), /*grain=*/1, [&](int64_t begin, int64_t end) {
-    const at::Tensor scratch = at::empty({product::scratch_bytes(product)}, bytes);
-    product::multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
-  });
+  if (!may_be_tiled(left, right) || (bias.defined() && !fits(bias, right.size(1)))) return std::nullopt;
+  at::Tensor out = at::empty({left.size(0), right.size(1)}, left.options());
+  multiply_tiles(out, left, right, bias);
   return out;
 }
 

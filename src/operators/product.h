@@ -13,6 +13,10 @@ namespace zero::detail {
 std::optional<at::Tensor> fast_product(const at::Tensor& left, const at::Tensor& right,
                                        const at::Tensor& bias = {});
 
+/// left by right, written to `out` [m, n], whose rows may lie apart. False, and nothing done, where the way
+/// of tiles is not open.
+bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right);
+
 /// By AMX (operators/product/product.h), in fp32, rounded once. Empty where the processor has none or an
 /// operand is no bf16 matrix on CPU that lies in rows or columns, is small, or has another size than the
 /// others need.

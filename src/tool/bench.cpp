@@ -21,6 +21,7 @@
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
 #include "zero/error.h"
+#include "zero/fast_operators.h"
 #include "zero/lazy.h"
 #include "zero/trace_file.h"
 
@@ -68,14 +69,17 @@ double busy_seconds() {
   return (user + nice + system + irq + soft + steal) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-/// Forward and backward with gradients thrown away: what a step costs without any of our work.
+/// Forward and backward with gradients thrown away: what a step costs without any of our work. Of a plain
+/// model by LibTorch's operators, of ours by ours.
 class Alone {
  public:
-  Alone(BenchModel model, at::ScalarType dtype) : model_(std::move(model)) {
+  Alone(BenchModel model, at::ScalarType dtype, bool plain) : model_(std::move(model)), plain_(plain) {
     materialize(*model_.module);
     model_.module->to(dtype);
   }
   double step(const std::vector<Micro>& micros) {
+    std::optional<FastOperators> fast;
+    if (!plain_) fast.emplace();
     double loss = 0;
     for (const Micro& micro : micros) {
       at::Tensor value = model_.loss(micro.tokens, micro.targets);
@@ -88,6 +92,7 @@ class Alone {
 
  private:
   BenchModel model_;
+  bool plain_;
 };
 
 class Trained {
@@ -297,7 +302,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
     at::manual_seed(arguments.seed);
     BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
     if (arguments.alone) {
-      Alone alone(model, dtype);
+      Alone alone(model, dtype, arguments.plain);
       const Timings timings = time_steps(arguments, mesh, model.vocabulary,
                                          [&](const auto& micros) { return alone.step(micros); });
       report(arguments, mesh, model, timings, base, nullptr);
@@ -306,7 +311,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
       std::optional<Alone> alone;
       if (arguments.beside_alone)
         alone.emplace(make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence)),
-                      dtype);
+                      dtype, arguments.plain);
       const Timings timings = time_steps(
           arguments, mesh, model.vocabulary, [&](const auto& micros) { return trained.step(micros); },
           alone ? &*alone : nullptr);
