@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/fast_operators.h"
-#include "zero/fast_operators.h"
 
 namespace zero::detail {
 namespace {
@@ -91,14 +90,3 @@ InterceptOperators::~InterceptOperators() {
 std::shared_ptr<OperatorRecorder> current_recorder() { return recorder_of_thread; }
 
 }  // namespace zero::detail
-
-namespace zero {
-
-struct FastOperators::State {
-  detail::InterceptOperators intercept{detail::current_recorder(), /*fast=*/true};
-};
-
-FastOperators::FastOperators() : state_(std::make_unique<State>()) {}
-FastOperators::~FastOperators() = default;
-
-}  // namespace zero

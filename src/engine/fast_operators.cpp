@@ -6,9 +6,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/dispatch.h"
 #include "operators/attention.h"
 #include "operators/gelu.h"
 #include "operators/product.h"
+#include "zero/fast_operators.h"
 
 namespace zero::detail {
 namespace {
@@ -133,3 +135,14 @@ bool run_fast(const c10::OperatorHandle& op, Stack& stack) {
 }
 
 }  // namespace zero::detail
+
+namespace zero {
+
+struct FastOperators::State {
+  detail::InterceptOperators intercept{detail::current_recorder(), /*fast=*/true};
+};
+
+FastOperators::FastOperators() : state_(std::make_unique<State>()) {}
+FastOperators::~FastOperators() = default;
+
+}  // namespace zero

@@ -300,4 +300,15 @@ void multiply(const Product& product, int64_t begin, int64_t end, char* scratch)
 
 }  // namespace zero::product
 
+#else
+
+namespace zero::product {
+
+// Never called where it does not run.
+int64_t parts_of(const Product&) { return 0; }
+int64_t scratch_bytes(const Product&) { return 0; }
+void multiply(const Product&, int64_t, int64_t, char*) {}
+
+}  // namespace zero::product
+
 #endif

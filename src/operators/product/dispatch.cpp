@@ -42,11 +42,6 @@ namespace zero::product {
 
 bool runs_here() { return false; }
 
-// Never called where it does not run.
-int64_t parts_of(const Product&) { return 0; }
-int64_t scratch_bytes(const Product&) { return 0; }
-void multiply(const Product&, int64_t, int64_t, char*) {}
-
 }  // namespace zero::product
 
 #endif

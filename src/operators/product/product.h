@@ -2,8 +2,8 @@
 // Products of bf16 matrices by AMX, summed in fp32, for the shapes of training: a micro-batch of tokens by a
 // layer's weight. A general routine packs both sides before it multiplies, waits for memory where the weight
 // is not in the cache, and reads the output's lines before it writes them. Here the weight is packed (or only
-// fetched) and the sums are written, past the caches, while tiles are multiplied. bench/product.cpp compares
-// it with LibTorch.
+// fetched) and the sums are written, past the caches, while tiles are multiplied. bench/gemm.cpp
+// times them beside LibTorch's.
 
 #include <cstdint>
 
@@ -26,8 +26,6 @@ struct Product {
   const uint16_t* bias = nullptr;  // [columns], or null
 };
 
-constexpr int64_t kScratchAlignment = 64;
-
 /// True where the processor has AMX for bf16 and the system lets this process use it. Thread safe; asked
 /// once.
 bool runs_here();
@@ -39,8 +37,8 @@ int64_t parts_of(const Product& product);
 /// What multiply() needs to write to for one range of parts, whatever its length.
 int64_t scratch_bytes(const Product& product);
 
-/// Computes parts [begin, end). Needs runs_here(); `scratch` is aligned to kScratchAlignment. Thread safe for
-/// ranges that do not overlap, with a scratch each.
+/// Computes parts [begin, end). Needs runs_here(); `scratch` starts at a multiple of 64 bytes. Thread safe
+/// for ranges that do not overlap, with a scratch each.
 void multiply(const Product& product, int64_t begin, int64_t end, char* scratch);
 
 }  // namespace zero::product
