@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "operators/attention/kernels.h"
 
@@ -75,7 +76,9 @@ TEST(Attention, EqualsTheFormula) {
                           {5, 67, 32, false},
                           {40, 9, 16, true},
                           {9, 40, 16, true},
-                          {130, 130, 128, true}}) {
+                          {130, 130, 128, true},
+                          {320, 320, 64, true},
+                          {64, 224, 96, false}}) {
       const int64_t batch = 2, heads = 3;
       const Tensor both = at::randn({batch, c.queries, 3 * heads * c.width}).to(dtype),
                    other = at::randn({batch, c.keys, 3 * heads * c.width}).to(dtype);
@@ -97,16 +100,17 @@ TEST(Attention, EqualsTheFormula) {
 // One head through the loops of each kind, called as they are.
 TEST(Attention, EveryKindOfProcessor) {
   at::manual_seed(6);
-  const int64_t length = 45, width = 24;
-  for (const bool half : {false, true}) {
+  // Blocks in part and whole.
+  for (const auto& [length, width, half] :
+       {std::tuple<int64_t, int64_t, bool>{45, 24, false}, {45, 24, true}, {96, 64, false}, {96, 64, true}}) {
     const auto dtype = half ? at::kBFloat16 : at::kFloat;
-    const auto matrix = [&] { return at::randn({length, width}).to(dtype); };
+    const auto matrix = [&, length = length, width = width] { return at::randn({length, width}).to(dtype); };
     const Tensor q = matrix(), k = matrix(), v = matrix(), upstream = matrix();
     const auto head = [](const Tensor& x) { return x.unsqueeze(0).unsqueeze(0); };
     const Outcome wanted = formula(head(q), head(k), head(v), head(upstream), true, 0.3);
     const attention::Shape shape{length, length, width, true, half, 0.3F};
-    const auto rows = [&](const Tensor& x) { return attention::Rows{x.data_ptr(), width}; };
-    const auto rows_to = [&](const Tensor& x) { return attention::WritableRows{x.data_ptr(), width}; };
+    const auto rows = [](const Tensor& x) { return attention::Rows{x.data_ptr(), x.stride(0)}; };
+    const auto rows_to = [](const Tensor& x) { return attention::WritableRows{x.data_ptr(), x.stride(0)}; };
     ASSERT_GE(attention::available_kernels().size(), 1U);
     for (const attention::Kernels* kernels : attention::available_kernels()) {
       const Tensor out = at::empty_like(q), log_sums = at::empty({length}), of_q = at::empty_like(q),
@@ -150,10 +154,13 @@ TEST(Attention, WhatItDoesNotTake) {
   EXPECT_FALSE(detail::has_fast_attention(x, x, x.narrow(2, 0, 4)));
   EXPECT_FALSE(detail::has_fast_attention(x.narrow(2, 0, 0), x, x));
   EXPECT_FALSE(detail::has_fast_attention(x.narrow(2, 0, 1), x, x)) << "a token that is generated";
-  const Tensor longer = at::randn({1, 1, 768, 16});
+  const int64_t longest = attention::best_kernels().longest_half;
+  const Tensor longer = at::empty({1, 1, longest + 1, 16}), half = longer.to(at::kBFloat16);
   EXPECT_TRUE(detail::has_fast_attention(longer, longer, longer));
-  const Tensor half = longer.to(at::kBFloat16);
   EXPECT_FALSE(detail::has_fast_attention(half, half, half)) << "where LibTorch's blocks are large";
+  const Tensor fits = half.narrow(2, 0, longest);
+  EXPECT_TRUE(detail::has_fast_attention(fits, fits, fits));
+  EXPECT_FALSE(detail::has_fast_attention(fits, half, half));
 }
 
 }  // namespace

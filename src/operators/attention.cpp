@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "compute/parallel.h"
 #include "operators/attention/kernels.h"
 
@@ -10,8 +12,6 @@ namespace {
 
 constexpr int64_t kWidest = 512;
 constexpr int64_t kFewestQueries = 16;  // of fewer, preparing the keys would be most of the work
-// From here on LibTorch takes blocks of 256 queries, whose products in bf16 are worth their preparation.
-constexpr int64_t kLargeBlocks = 768;
 
 bool fits(const at::Tensor& x, at::ScalarType dtype) {
   return x.is_cpu() && x.dim() == 4 && x.scalar_type() == dtype && x.numel() > 0 && x.stride(3) == 1;
@@ -57,8 +57,9 @@ at::Tensor with_whole_rows(const at::Tensor& x) { return x.stride(3) == 1 ? x : 
 bool has_fast_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
   const at::ScalarType dtype = queries.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16) return false;
-  if (dtype == at::kBFloat16 && queries.dim() == 4 && queries.size(2) >= kLargeBlocks) return false;
   if (!fits(queries, dtype) || !fits(keys, dtype) || !fits(values, dtype)) return false;
+  const int64_t longest = std::max(queries.size(2), keys.size(2));
+  if (dtype == at::kBFloat16 && longest > attention::best_kernels().longest_half) return false;
   return queries.size(3) <= kWidest && queries.size(2) >= kFewestQueries && keys.sizes() == values.sizes() &&
          queries.size(0) == keys.size(0) && queries.size(1) == keys.size(1) &&
          queries.size(3) == keys.size(3);

@@ -1,7 +1,8 @@
 #pragma once
 // Softmax attention without a mask or with the causal one. LibTorch's flash attention for CPU calls a matrix
 // product of oneDNN's for every block of every head, whose preparation costs more than the block; ours is
-// loops of its own, and keeps the weights in fp32 where LibTorch rounds them to bf16.
+// loops of its own (tile products of the whole head where the processor has AMX), and keeps the weights in
+// fp32, or in twice bf16, where LibTorch rounds them to bf16.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,7 +11,8 @@
 namespace zero::detail {
 
 /// Whether the functions below are worth it and take these: on CPU, [batch, heads, length, width] of one
-/// dtype, fp32 or bf16, 16 queries or more (of bf16 at most 767), rows of up to 512 elements side by side.
+/// dtype, fp32 or bf16, 16 queries or more (of bf16 at most 767; with AMX 4096), rows of up to 512 elements
+/// side by side.
 bool has_fast_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
 
 /// softmax(scale queries keys^T) values, in memory of [batch, length, heads, width]; and the logarithms of

@@ -5,7 +5,7 @@
 
 namespace zero::attention {
 
-const Kernels kAvx2{"avx2", &forward, &backward};
+const Kernels kAvx2{"avx2", kLongestHalf, &forward, &backward};
 
 }  // namespace zero::attention
 

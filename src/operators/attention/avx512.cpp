@@ -5,7 +5,7 @@
 
 namespace zero::attention {
 
-const Kernels kAvx512{"avx512", &forward, &backward};
+const Kernels kAvx512{"avx512", kLongestHalf, &forward, &backward};
 
 }  // namespace zero::attention
 

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <vector>
 
 #include "base/processor.h"
 #include "operators/attention/scratch.h"
 #include "operators/attention/variants.h"
+#include "operators/product/product.h"
 
 namespace zero::attention {
 namespace {
@@ -12,14 +14,16 @@ std::vector<const Kernels*> found() {
 #if defined(__x86_64__)
   if (runs_avx2()) result.push_back(&kAvx2);
   if (runs_avx512()) result.push_back(&kAvx512);
+  if (product::runs_here()) result.push_back(&kAmx);
 #endif
   return result;
 }
 
-int64_t sum_of_parts(std::initializer_list<int64_t> parts) {
-  int64_t sum = 0;
-  for (const int64_t numel : parts) sum += Scratch::part_numel(numel);
-  return sum;
+template <class Parts>
+int64_t numel_of(const Sizes& sizes) {
+  Scratch count(nullptr);
+  const Parts parts(count, sizes);
+  return count.numel();
 }
 
 }  // namespace
@@ -33,14 +37,12 @@ const Kernels& best_kernels() { return *available_kernels().back(); }
 
 int64_t forward_scratch_numel(const Shape& shape) {
   const Sizes sizes(shape);
-  const int64_t whole = sizes.keys * sizes.row, block = kBlock * sizes.row, scores = kBlock * sizes.keys;
-  return sum_of_parts({whole, whole, block, scores, block});
+  return std::max(numel_of<ForwardParts>(sizes), shape.half ? numel_of<TileForwardParts>(sizes) : 0);
 }
 
 int64_t backward_scratch_numel(const Shape& shape) {
   const Sizes sizes(shape);
-  const int64_t whole = sizes.keys * sizes.row, block = kBlock * sizes.row, scores = kBlock * sizes.keys;
-  return sum_of_parts({whole, whole, whole, whole, whole, block, block, block, scores, scores});
+  return std::max(numel_of<BackwardParts>(sizes), shape.half ? numel_of<TileBackwardParts>(sizes) : 0);
 }
 
 }  // namespace zero::attention

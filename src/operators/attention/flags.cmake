@@ -8,4 +8,5 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avx2.cpp PROPERTIES COMPILE_OPTIONS "${loops};-mavx2;-mfma")
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avx512.cpp PROPERTIES
                               COMPILE_OPTIONS "${loops};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mfma;-mprefer-vector-width=512")
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/amx.cpp PROPERTIES COMPILE_OPTIONS "${loops};${zero_amx_flags}")
 endif()

@@ -45,6 +45,7 @@ using Backward = void (*)(const Shape&, Rows queries, Rows keys, Rows values, Ro
 /// Compiled for one kind of vector registers. Sums of different kinds differ in their last bits.
 struct Kernels {
   std::string_view name;
+  int64_t longest_half;  // queries or keys of bf16; of more, LibTorch's large blocks are faster
   Forward forward;
   Backward backward;
 };

@@ -3,6 +3,6 @@
 
 namespace zero::attention {
 
-const Kernels kPortable{"portable", &forward, &backward};
+const Kernels kPortable{"portable", kLongestHalf, &forward, &backward};
 
 }  // namespace zero::attention

@@ -6,7 +6,7 @@ namespace zero::attention {
 
 extern const Kernels kPortable;
 #if defined(__x86_64__)
-extern const Kernels kAvx2, kAvx512;
+extern const Kernels kAvx2, kAvx512, kAmx;
 #endif
 
 }  // namespace zero::attention

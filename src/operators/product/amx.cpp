@@ -16,31 +16,6 @@ constexpr int64_t kKeptBytes =
     800 << 10;  // of the side that is kept packed: it stays in the second-level cache
 constexpr int64_t kSumsBytes = 1024 << 10;  // of sums that wait for the next pass
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-// Not on the stack: GCC does not know that the instruction reads all of it.
-const TileConfig kTileConfig;
-
-// Nor that loads of tiles read memory and stores write it.
-void finish_writes() { asm volatile("" ::: "memory"); }
-
-/// Tiles of this thread while it multiplies.
-struct Tiles {
-  Tiles() { _tile_loadconfig(&kTileConfig); }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
-
-/// Where the two tiles of a step of a panel are: packed, or as rows of the matrix itself.
-struct Panel {
-  const char* data;
-  int64_t row_bytes = kLineBytes, to_second = kTileBytes, to_next_step = 2 * kTileBytes;
-};
-
 /// What is done while a block is multiplied: tiles are packed for a later panel, the sums of the block before
 /// are stored, lines are asked for. The processor overlaps them with the tile products, which take 16 cycles
 /// each.

@@ -14,6 +14,31 @@ constexpr int64_t kTileRows = 16, kTileDepth = 32;
 constexpr int64_t kLineBytes = 64, kTileBytes = kTileRows * kLineBytes;
 constexpr int64_t kPanel = 2 * kTileRows;  // rows of two tiles: what the registers hold of each side
 
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+// Not on the stack: GCC does not know that the instruction reads all of it.
+inline const TileConfig kTileConfig;
+
+/// Tiles of this thread while it multiplies.
+struct Tiles {
+  Tiles() { _tile_loadconfig(&kTileConfig); }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+/// Nor does it know that loads of tiles read memory and stores write it.
+inline void finish_writes() { asm volatile("" ::: "memory"); }
+
+/// Where the two tiles of a step of a panel are: packed, or as rows of the matrix itself.
+struct Panel {
+  const char* data;
+  int64_t row_bytes = kLineBytes, to_second = kTileBytes, to_next_step = 2 * kTileBytes;
+};
+
 inline int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 /// A mask of the first `count` of 32.

@@ -1,0 +1,120 @@
+#pragma once
+// Tile products of blocks of queries with all keys. Only for files that are compiled for AMX; everything is
+// local to them.
+
+#include "operators/attention/body.h"
+#include "operators/product/pack.h"
+#include "operators/product/tile.h"
+
+namespace zero::attention {
+namespace {
+
+using product::kLineBytes, product::kTileBytes, product::Panel, product::Place, product::Region;
+
+constexpr int64_t kHalf = product::kTileRows;    // a block is two by two tiles
+constexpr int64_t kPanelBytes = 2 * kTileBytes;  // of one step of k
+
+/// Rows from `begin` on, as a side of a product over the rows' elements, or over the rows.
+product::Side side_of(Rows rows, int64_t begin, bool over_elements) {
+  return {row_of<uint16_t>(rows, begin), rows.stride, over_elements};
+}
+
+/// Tiles of rows [begin, end): products over the rows' elements.
+void pack_rows(Rows rows, int64_t begin, int64_t end, int64_t width, Place place, char* to) {
+  product::pack(side_of(rows, begin, true), place, {0, end - begin, 0, width}, to);
+}
+/// Tiles of their transpose: products over rows.
+void pack_columns(Rows rows, int64_t begin, int64_t end, int64_t width, Place place, char* to) {
+  product::pack(side_of(rows, begin, false), place, {0, width, 0, end - begin}, to);
+}
+
+Panel rows_at(const void* data, int64_t row) {
+  return {static_cast<const char*>(data), row * 2, kHalf * row * 2, kLineBytes};
+}
+
+/// A block's rows as left tiles: where they are, if they fill tiles, else packed.
+Panel left_of(Rows rows, int64_t begin, int64_t end, int64_t width, char* packed) {
+  if (end - begin == kBlock && width % kBlock == 0)
+    return rows_at(row_of<uint16_t>(rows, begin), rows.stride);
+  pack_rows(rows, begin, end, width, Place::Left, packed);
+  return {packed};
+}
+
+struct Factors {
+  Panel left, right;
+};
+
+void add_product(const Factors& factors, int64_t steps) {
+  const Panel &left = factors.left, &right = factors.right;
+  const char *l = left.data, *r = right.data;
+  for (int64_t step = 0; step < steps; ++step) {
+    _tile_loadd(4, l, left.row_bytes);
+    _tile_loadd(6, r, right.row_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, r + right.to_second, right.row_bytes);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, l + left.to_second, left.row_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    l += left.to_next_step;
+    r += right.to_next_step;
+  }
+}
+
+/// out [kBlock, kBlock] = (itself, where kAdds) + the products of all factors over `steps` tiles of k.
+template <bool kAdds, size_t kFactors>
+void multiply(const Factors (&factors)[kFactors], int64_t steps, float* out, int64_t out_row) {
+  product::finish_writes();
+  const int64_t row_bytes = out_row * 4;
+  float* const second = out + kHalf * out_row;
+  if constexpr (kAdds) {
+    _tile_loadd(0, out, row_bytes);
+    _tile_loadd(1, out + kHalf, row_bytes);
+    _tile_loadd(2, second, row_bytes);
+    _tile_loadd(3, second + kHalf, row_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (const Factors& each : factors) add_product(each, steps);
+  _tile_stored(0, out, row_bytes);
+  _tile_stored(1, out + kHalf, row_bytes);
+  _tile_stored(2, second, row_bytes);
+  _tile_stored(3, second + kHalf, row_bytes);
+  product::finish_writes();
+}
+
+/// out [kBlock, panels * kBlock] = rows of a block times packed rows, over their elements.
+void multiply_rows(int64_t panels, int64_t row, const Panel& block, const char* packed, float* out,
+                   int64_t out_row) {
+  const int64_t steps = row / kBlock;
+  for (int64_t panel = 0; panel < panels; ++panel)
+    multiply<false>({{block, {packed + panel * steps * kPanelBytes}}}, steps, out + panel * kBlock, out_row);
+}
+
+/// out [kBlock, row] = a split block over keys times packed columns of all keys.
+void multiply_keys(int64_t panels, const Sizes& sizes, Split block, int64_t block_row, const char* packed,
+                   float* out) {
+  for (int64_t d = 0; d < sizes.row; d += kBlock) {
+    const Panel right{packed + d * sizes.keys * 2};
+    multiply<false>({{rows_at(block.high, block_row), right}, {rows_at(block.low, block_row), right}}, panels,
+                    out + d, sizes.row);
+  }
+}
+
+/// out [row, panels * kBlock] += the transposed rows of a block times its split weights.
+void add_block(int64_t panels, int64_t row, const char* transposed, Split weights, float* out,
+               int64_t out_row) {
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    const Panel high{weights.high + panel * kPanelBytes}, low{weights.low + panel * kPanelBytes};
+    for (int64_t d = 0; d < row; d += kBlock) {
+      const Panel left{transposed + d / kBlock * kPanelBytes};
+      multiply<true>({{left, high}, {left, low}}, 1, out + d * out_row + panel * kBlock, out_row);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zero::attention
