@@ -1,5 +1,6 @@
 #include "compute/copy.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -37,17 +38,23 @@ void stream(char* to, const char* from, size_t bytes) {
 
 }  // namespace
 
-void copy_bytes(void* to, const void* from, size_t bytes) {
+void stream_bytes(void* to, const void* from, size_t bytes) {
 #if defined(__SSE2__)
-  if (bytes >= kStreamedBytes) {
-    auto* target = static_cast<char*>(to);
-    const auto* source = static_cast<const char*>(from);
-    const size_t head = (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;
-    std::memcpy(target, source, head);
-    return stream(target + head, source + head, bytes - head);
-  }
-#endif
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine);
+  std::memcpy(target, source, head);
+  stream(target + head, source + head, bytes - head);
+#else
   std::memcpy(to, from, bytes);
+#endif
+}
+
+void copy_bytes(void* to, const void* from, size_t bytes) {
+  if (bytes >= kStreamedBytes)
+    stream_bytes(to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
 }
 
 }  // namespace zero::detail

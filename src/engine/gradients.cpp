@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "compute/copy.h"
+#include "compute/parallel.h"
 #include "engine/storage_access.h"
 #include "zero/cpu_allocator.h"
 #include "zero/error.h"
@@ -29,12 +31,28 @@ void put(const at::Tensor& into, const at::Tensor& values, bool replace) {
     into.add_(values.scalar_type() == into.scalar_type() ? values : values.to(into.scalar_type()));
 }
 
-// Undefined values are zeros.
+// From here on a row has left the caches before another rank reads it.
+constexpr int64_t kStreamedBytes = 256 << 10;
+
+bool streams(const at::Tensor& into, const at::Tensor& values) {
+  return values.is_cpu() && into.is_cpu() && values.scalar_type() == into.scalar_type() &&
+         values.is_contiguous() && values.nbytes() >= static_cast<size_t>(kStreamedBytes);
+}
+
+// A dense row; undefined values are zeros.
 void fill_row(const at::Tensor& into, const at::Tensor& values) {
-  if (values.defined())
-    into.copy_(values);
-  else
+  if (!values.defined()) {
     into.zero_();
+  } else if (streams(into, values)) {
+    const auto* from = static_cast<const char*>(values.const_data_ptr());
+    auto* to = static_cast<char*>(into.mutable_data_ptr());
+    const auto bytes = static_cast<int64_t>(into.element_size());
+    parallel_over(values, kStreamedBytes / bytes, [&](int64_t begin, int64_t end) {
+      stream_bytes(to + begin * bytes, from + begin * bytes, static_cast<size_t>((end - begin) * bytes));
+    });
+  } else {
+    into.copy_(values);
+  }
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kBlock = 1024;
 // From here on nobody reads the result while it is still cached.
 constexpr int64_t kStreamed = 128 << 10;
+constexpr int64_t kLine = 64, kPage = 4096, kPages = 4;  // bytes, bytes, side by side
 
 ZERO_INLINE float widen(float value) { return value; }
 ZERO_INLINE float widen(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
@@ -35,43 +36,49 @@ ZERO_INLINE void sum_block(float* __restrict sum, const In* const* rows, size_t 
   }
 }
 
-// Past the caches, which would first read the lines that are about to be overwritten: a third of the traffic.
-void stream(float* to, const float* from, int64_t n) {
 #if defined(__SSE2__)
-  int64_t i = 0;
-  for (; i < n && reinterpret_cast<uintptr_t>(to + i) % 16 != 0; ++i) to[i] = from[i];
-  for (; i + 4 <= n; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
-  for (; i < n; ++i) to[i] = from[i];
-#else
-  std::copy(from, from + n, to);
-#endif
-}
-
-void finish_streams() {
-#if defined(__SSE2__)
+// Lines of the result go past the caches, which would first read what is about to be overwritten. Several
+// pages side by side: a processor's reading ahead ends with a page. Returns where it ended.
+template <class In>
+ZERO_INLINE int64_t stream_sums(float* out, const In* const* rows, size_t count, int64_t begin, int64_t end) {
+  constexpr int64_t kRun = kLine / sizeof(In), kRuns = kPage / kLine, kElements = kRuns * kRun;
+  alignas(kLine) float sum[kRun];
+  int64_t at = begin;
+  for (; at + kPages * kElements <= end; at += kPages * kElements)
+    for (int64_t run = 0; run < kElements; run += kRun)
+      for (int64_t page = 0; page < kPages; ++page) {
+        const int64_t element = at + page * kElements + run;
+        sum_block(sum, rows, count, element, kRun);
+        for (int64_t i = 0; i < kRun; i += 4) _mm_stream_ps(out + element + i, _mm_load_ps(sum + i));
+      }
   _mm_sfence();
-#endif
+  return at;
 }
+#endif
 
 template <class In>
 ZERO_INLINE void sum_rows(float* out, const In* const* rows, size_t count, int64_t begin, int64_t end,
                           bool accumulate) {
-  alignas(64) float sum[kBlock];
-  const bool streams = !accumulate && end - begin >= kStreamed;
-  for (int64_t at = begin; at < end; at += kBlock) {
+  alignas(kLine) float sum[kBlock];
+  int64_t at = begin;
+#if defined(__SSE2__)
+  if (!accumulate && end - begin >= kStreamed) {
+    const auto over = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out + begin) % kLine / sizeof(float));
+    const int64_t head = over == 0 ? 0 : kLine / static_cast<int64_t>(sizeof(float)) - over;
+    sum_block(out + begin, rows, count, begin, head);
+    at = stream_sums(out, rows, count, begin + head, end);
+  }
+#endif
+  for (; at < end; at += kBlock) {
     const int64_t n = std::min(kBlock, end - at);
     float* __restrict to = out + at;
-    if (!streams && !accumulate) {
+    if (!accumulate) {
       sum_block(to, rows, count, at, n);
       continue;
     }
     sum_block(sum, rows, count, at, n);
-    if (streams)
-      stream(to, sum, n);
-    else
-      for (int64_t i = 0; i < n; ++i) to[i] += sum[i];
+    for (int64_t i = 0; i < n; ++i) to[i] += sum[i];
   }
-  if (streams) finish_streams();
 }
 
 ZERO_VECTOR_VERSIONS void sum_fp32(float* out, const float* const* rows, size_t count, int64_t begin,
