@@ -6,6 +6,8 @@
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/linear.h>
 
+#include <numeric>
+
 #include "operators/gelu.h"
 #include "operators/product/product.h"
 #include "support/ranks.h"
@@ -53,6 +55,39 @@ TEST(FastOperators, Products) {
   for (Stack stack : {Stack{bias, x, weight.t(), 2, 1}, Stack{bias, x, weight.t(), 1, 0.5}}) {
     EXPECT_FALSE(detail::run_fast(op("aten::addmm"), stack));
     EXPECT_EQ(stack.size(), 5U);
+  }
+}
+
+TEST(FastOperators, ColumnSums) {
+  at::manual_seed(3);
+  const c10::OperatorHandle sum = c10::Dispatcher::singleton().findSchemaOrThrow("aten::sum", "dim_IntList");
+  const auto leading = [](const Tensor& x) {
+    std::vector<int64_t> dims(static_cast<size_t>(x.dim() - 1));
+    std::iota(dims.begin(), dims.end(), int64_t{0});
+    return dims;
+  };
+  for (const Tensor& x :
+       {bf16({300, 2100}), bf16({7, 3000}).narrow(1, 1, 1025), bf16({1, 1}), bf16({2, 3, 4, 70})})
+    for (const bool keeps_dim : {false, true}) {
+      Stack stack{x, leading(x), keeps_dim, c10::IValue()};
+      ASSERT_TRUE(detail::run_fast(sum, stack));
+      ASSERT_EQ(stack.size(), 1U);
+      const Tensor wanted = x.to(at::kDouble).sum(leading(x), keeps_dim), got = stack[0].toTensor();
+      EXPECT_EQ(got.scalar_type(), at::kBFloat16);
+      ASSERT_EQ(got.sizes(), wanted.sizes());
+      EXPECT_LT(relative_error(got, wanted), 3e-3);
+    }
+  const Tensor x = bf16({6, 5}), deep = bf16({4, 6, 5});
+  const std::vector<int64_t> rows{0};
+  for (Stack stack :
+       {Stack{x, std::vector<int64_t>{1}, false, c10::IValue()},
+        Stack{x, std::vector<int64_t>{0, 1}, false, c10::IValue()},
+        Stack{x, c10::IValue(), false, c10::IValue()}, Stack{x, rows, false, at::kFloat},
+        Stack{x.t(), rows, false, c10::IValue()}, Stack{x.to(at::kFloat), rows, false, c10::IValue()},
+        Stack{deep, rows, false, c10::IValue()},
+        Stack{deep.transpose(0, 1), leading(deep), false, c10::IValue()}}) {
+    EXPECT_FALSE(detail::run_fast(sum, stack));
+    EXPECT_EQ(stack.size(), 4U);
   }
 }
 

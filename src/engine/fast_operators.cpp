@@ -1,13 +1,16 @@
 #include "engine/fast_operators.h"
 
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "engine/dispatch.h"
 #include "operators/attention.h"
+#include "operators/column_sums.h"
 #include "operators/gelu.h"
 #include "operators/product.h"
 #include "zero/fast_operators.h"
@@ -69,6 +72,28 @@ bool addmm(Stack& stack) {
   return product && replace(stack, kInputs, std::move(*product));
 }
 
+/// All dims but the last, in order.
+bool are_all_but_last(const c10::IValue& dims, const at::Tensor& x) {
+  if (!dims.isIntList() || x.dim() < 2) return false;
+  std::vector<int64_t> wanted(static_cast<size_t>(x.dim() - 1));
+  std::iota(wanted.begin(), wanted.end(), int64_t{0});
+  return dims.toIntVector() == wanted;
+}
+
+// sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim, *, ScalarType? dtype)
+bool sum(Stack& stack) {
+  constexpr size_t kInputs = 4;
+  const at::Tensor& x = tensor_at(stack, 0, kInputs);
+  const c10::IValue& dtype = torch::jit::peek(stack, 3, kInputs);
+  if (!are_all_but_last(torch::jit::peek(stack, 1, kInputs), x) || !has_fast_column_sums(x)) return false;
+  if (!dtype.isNone() && dtype.toScalarType() != x.scalar_type()) return false;
+  const at::Tensor sums = fast_column_sums(x);
+  std::vector<int64_t> shape(torch::jit::peek(stack, 2, kInputs).toBool() ? static_cast<size_t>(x.dim()) : 1,
+                             1);
+  shape.back() = sums.size(0);
+  return replace(stack, kInputs, sums.view(shape));
+}
+
 // Autograd passes an undefined tensor where the forward had none.
 bool is_given(const c10::IValue& mask) { return mask.isTensor() && mask.toTensor().defined(); }
 
@@ -120,6 +145,7 @@ const std::unordered_map<c10::OperatorHandle, Operator>& operators() {
     add("aten::mm", "", &mm);
     add("aten::mm", "out", &mm_out);
     add("aten::addmm", "", &addmm);
+    add("aten::sum", "dim_IntList", &sum);
     add("aten::_scaled_dot_product_flash_attention_for_cpu", "", &attention);
     add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "", &attention_backward);
     return result;

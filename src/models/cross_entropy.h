@@ -1,6 +1,6 @@
 #pragma once
-// Rows of a softmax cross-entropy over logits, in one read and without a copy in fp32. Bits do not depend on
-// the processor: sums run in fixed lanes, and no multiplication is fused with an addition.
+// Rows of a softmax cross-entropy over logits, in one read and without a copy in fp32. Sums run in fixed
+// lanes: the same bits on every processor with AVX2.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// The loops of gelu.h. The same bits on every processor.
+// The loops of gelu.h. The same bits on every processor with AVX2.
 
 #include <cstdint>
 
