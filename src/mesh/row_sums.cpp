@@ -15,7 +15,7 @@ namespace {
 // Elements at a time: their sum stays in the first-level cache.
 constexpr int64_t kBlock = 1024;
 // From here on nobody reads the result while it is still cached.
-constexpr int64_t kStreamed = 128 << 10;
+constexpr int64_t kStreamed = 256 << 10;
 constexpr int64_t kLine = 64, kPage = 4096, kPages = 4;  // bytes, bytes, side by side
 
 ZERO_INLINE float widen(float value) { return value; }
