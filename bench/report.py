@@ -3,7 +3,7 @@
 usage: report.py [--results DIR] [--into FILE]...
 
 Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. --into puts what a file has marks
-for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam, dispatch, flops or files.
+for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam, dispatch, flops, profiles or files.
 """
 import argparse
 import glob
@@ -298,6 +298,18 @@ def flops(folder):
     return "\n".join(lines)
 
 
+def profiles(folder):
+    """Where a step's time goes."""
+    path = os.path.join(folder, "profiles.json")
+    if not os.path.exists(path):
+        return ""
+    with open(path) as file:
+        percent = json.load(file)["percent"]
+    lines = ["| percent of a step | (a) plain | (b) ours |", "|---|---|---|"]
+    lines += [f"| {kind} | {share:.1f} | {percent['ours'][kind]:.1f} |" for kind, share in percent["plain"].items()]
+    return "\n".join(lines)
+
+
 def files(folder):
     """Checkpoint files beside the disk's own speed, and what a save in the background costs."""
     lines = []
@@ -333,7 +345,7 @@ def main():
         for file in arguments.into:
             put_between_marks(file, steps.name, f"{short_table(steps)}\n\n{about(steps)}")
             put_between_marks(file, f"ratios-{steps.name}", beside)
-    for make in (collectives, adam, dispatch, flops, files):
+    for make in (collectives, adam, dispatch, flops, profiles, files):
         if text := make(arguments.results):
             print(text + "\n")
             for file in arguments.into:

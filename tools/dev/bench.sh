@@ -58,6 +58,10 @@ bench_part() {
       python3 "$ROOT/bench/flops.py" --zero "$zero" --gemm "$bench/gemm_bench" --said "./dev bench flops" ||
         die "the rate of matrix products could not be measured, see above"
       ;;
+    profiles)
+      need_packages linux-perf
+      python3 "$ROOT/bench/profiles.py" --zero "$zero" --said "./dev bench profiles" || die "a step could not be sampled, see above"
+      ;;
     *) return 1 ;;
   esac
 }
@@ -66,7 +70,7 @@ do_bench() {
   build_benchmarks
   local part
   if [ $# = 1 ] && [[ $1 != -* ]]; then
-    bench_part "$1" || die "no part of the benchmarks: $1 (optimizer, checkpoint, saving, dispatch, collectives, flops)"
+    bench_part "$1" || die "no part of the benchmarks: $1 (optimizer, checkpoint, saving, dispatch, collectives, flops, profiles)"
     return
   fi
   for part in optimizer checkpoint saving dispatch collectives flops; do bench_part "$part"; done

@@ -46,9 +46,9 @@ struct Row {
 /// Of rows 2 * pair and 2 * pair + 1 of a block: their weights and the gradients of their scores, split.
 void split_rows(const TileBackwardParts& parts, int64_t pair, int64_t keys, float scale,
                 const Row (&rows)[2]) {
-  const float *const score = parts.scores + 2 * pair * parts.score_row, *const of_weight =
-                                                                            parts.of_weights +
-                                                                            2 * pair * parts.score_row;
+  const int64_t begin = 2 * pair * parts.score_row;
+  const float* const score = parts.scores + begin;
+  const float* const of_weight = parts.of_weights + begin;
   for (int64_t j = 0; j < keys; j += 16) {
     Parts weights[2], scores[2];
     for (int64_t i = 0; i < 2; ++i) {

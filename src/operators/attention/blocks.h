@@ -44,45 +44,21 @@ struct Factors {
   Panel left, right;
 };
 
-void add_product(const Factors& factors, int64_t steps) {
-  const Panel &left = factors.left, &right = factors.right;
-  const char *l = left.data, *r = right.data;
-  for (int64_t step = 0; step < steps; ++step) {
-    _tile_loadd(4, l, left.row_bytes);
-    _tile_loadd(6, r, right.row_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, r + right.to_second, right.row_bytes);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, l + left.to_second, left.row_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    l += left.to_next_step;
-    r += right.to_next_step;
-  }
-}
-
 /// out [kBlock, kBlock] = (itself, where kAdds) + the products of all factors over `steps` tiles of k.
 template <bool kAdds, size_t kFactors>
 void multiply(const Factors (&factors)[kFactors], int64_t steps, float* out, int64_t out_row) {
+  const product::SumsPlace place{out_row * 4, kLineBytes, kHalf * out_row * 4};
+  auto* const sums = reinterpret_cast<char*>(out);
   product::finish_writes();
-  const int64_t row_bytes = out_row * 4;
-  float* const second = out + kHalf * out_row;
-  if constexpr (kAdds) {
-    _tile_loadd(0, out, row_bytes);
-    _tile_loadd(1, out + kHalf, row_bytes);
-    _tile_loadd(2, second, row_bytes);
-    _tile_loadd(3, second + kHalf, row_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (const Factors& each : factors) add_product(each, steps);
-  _tile_stored(0, out, row_bytes);
-  _tile_stored(1, out + kHalf, row_bytes);
-  _tile_stored(2, second, row_bytes);
-  _tile_stored(3, second + kHalf, row_bytes);
+  if constexpr (kAdds)
+    place.load(sums);
+  else
+    product::zero_sums();
+  for (const auto& [left, right] : factors)
+    for (int64_t step = 0; step < steps; ++step)
+      product::multiply_step(left, left.data + step * left.to_next_step, right,
+                             right.data + step * right.to_next_step);
+  place.store(sums);
   product::finish_writes();
 }
 

@@ -48,40 +48,25 @@ class Chores {
   int64_t steps_, count_, due_ = 0;
 };
 
+constexpr SumsPlace kBlockSums{kLineBytes, kTileBytes, 2 * kTileBytes};
+
 /// A left panel by a right one over `steps` tiles of k, added to the sums at `before` if there are any. Sums
 /// are left-major, 2 x 2 tiles.
 void multiply_panels(const Panel& left, const Panel& right, int64_t steps, const char* before, char* sums,
                      Chores& chores) {
   finish_writes();
-  if (before != nullptr) {
-    _tile_loadd(0, before, kLineBytes);
-    _tile_loadd(1, before + kTileBytes, kLineBytes);
-    _tile_loadd(2, before + 2 * kTileBytes, kLineBytes);
-    _tile_loadd(3, before + 3 * kTileBytes, kLineBytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  if (before != nullptr)
+    kBlockSums.load(before);
+  else
+    zero_sums();
   const char *l = left.data, *r = right.data;
   for (int64_t step = 0; step < steps; ++step) {
-    _tile_loadd(4, l, left.row_bytes);
-    _tile_loadd(6, r, right.row_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, r + right.to_second, right.row_bytes);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, l + left.to_second, left.row_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    multiply_step(left, l, right, r);
     chores.step();
     l += left.to_next_step;
     r += right.to_next_step;
   }
-  _tile_stored(0, sums, kLineBytes);
-  _tile_stored(1, sums + kTileBytes, kLineBytes);
-  _tile_stored(2, sums + 2 * kTileBytes, kLineBytes);
-  _tile_stored(3, sums + 3 * kTileBytes, kLineBytes);
+  kBlockSums.store(sums);
   finish_writes();
 }
 

@@ -39,6 +39,43 @@ struct Panel {
   int64_t row_bytes = kLineBytes, to_second = kTileBytes, to_next_step = 2 * kTileBytes;
 };
 
+/// One step of k of two panels: tiles 0 to 3, left-major, += its 2 x 2 products. Tiles 4 to 7 are used.
+[[gnu::always_inline]] inline void multiply_step(const Panel& left, const char* l, const Panel& right,
+                                                 const char* r) {
+  _tile_loadd(4, l, left.row_bytes);
+  _tile_loadd(6, r, right.row_bytes);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, r + right.to_second, right.row_bytes);
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_loadd(5, l + left.to_second, left.row_bytes);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
+}
+
+/// Where the sums of tiles 0 to 3 are kept, fp32.
+struct SumsPlace {
+  int64_t row_bytes, to_right, to_below;
+
+  void load(const char* from) const {
+    _tile_loadd(0, from, row_bytes);
+    _tile_loadd(1, from + to_right, row_bytes);
+    _tile_loadd(2, from + to_below, row_bytes);
+    _tile_loadd(3, from + to_below + to_right, row_bytes);
+  }
+  void store(char* to) const {
+    _tile_stored(0, to, row_bytes);
+    _tile_stored(1, to + to_right, row_bytes);
+    _tile_stored(2, to + to_below, row_bytes);
+    _tile_stored(3, to + to_below + to_right, row_bytes);
+  }
+};
+inline void zero_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
 inline int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 /// A mask of the first `count` of 32.
