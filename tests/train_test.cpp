@@ -255,9 +255,10 @@ TEST(Train, AFailedSaveStopsTrainingUnlessItMayGoOn) {
       for (const auto& result : results) {
         EXPECT_EQ(result.exit, goes_on ? 0 : 1) << result.error;
         EXPECT_TRUE(result.failures.empty()) << result.failures[0];
-        if (!goes_on)
+        if (!goes_on) {
           EXPECT_NE(result.error.find("rank-00001.safetensors: cannot write"), std::string::npos)
               << result.error;
+        }
       }
       EXPECT_EQ(latest_checkpoint(config.run.directory + "/checkpoints"), "");
     }
