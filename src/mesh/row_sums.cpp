@@ -25,7 +25,7 @@ template <class In>
 ZERO_INLINE void sum_block(float* __restrict sum, const In* const* rows, size_t count, int64_t at,
                            int64_t n) {
   const In* __restrict first = rows[0] + at, * __restrict second = count > 1 ? rows[1] + at : nullptr;
-  if (count == 1) {
+  if (count <= 1) {
     for (int64_t i = 0; i < n; ++i) sum[i] = widen(first[i]);
     return;
   }
