@@ -26,7 +26,7 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
     BypassIntercept bypass;
     c10::NoGradGuard no_grad;
     at::Tensor gradient = std::exchange(variable.mutable_grad(), at::Tensor());
-    link_->state->model.gradients->on_gradient(parameter_, std::move(gradient));
+    link_->state->model.gradients->on_gradient(parameter_, gradient);
   }
 
  private:

@@ -102,7 +102,7 @@ void Gradients::begin_backward(bool boundary) {
   for (UnitGradient& gradient : gradients_) gradient.sent = gradient.queued = false;
 }
 
-void Gradients::on_gradient(int parameter, at::Tensor gradient) {
+void Gradients::on_gradient(int parameter, const at::Tensor& gradient) {
   const auto [unit, place] = places_[static_cast<size_t>(parameter)];
   UnitGradient& target = gradients_[static_cast<size_t>(unit)];
   at::Tensor& pending = target.pending[static_cast<size_t>(place)];

@@ -43,7 +43,7 @@ class Gradients {
   void begin_backward(bool boundary);
   /// A parameter's gradient, in its own shape. May come several times in one backward. The tensor is kept
   /// until it is packed.
-  void on_gradient(int parameter, at::Tensor gradient);
+  void on_gradient(int parameter, const at::Tensor& gradient);
   /// Sends what is left and waits for everything. Collective.
   void end_backward();
   /// Forgets a backward that failed.
