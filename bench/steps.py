@@ -29,6 +29,9 @@ SETS = {
     "tiny": ["--model", "tiny", "--dtype", "bf16", "--ranks", "2"],
 }
 
+# A run during which others used more cores than this (other_cpu: the system's busy and stolen time less the run's own) is made again.
+MOST_OTHER_CPU, MOST_TRIES = 0.3, 3
+
 # Peers' allocator settings that spare them the page faults of every step.
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 35), "MALLOC_TOP_PAD_": str(1 << 28)}
 
@@ -112,6 +115,22 @@ def run(command, extra_environment, limit_s):
     return record, ""
 
 
+def run_undisturbed(command, extra_environment, limit_s):
+    """As run(); again while others took too much of the machine meanwhile. Of the tries the least disturbed one."""
+    best, problem = None, ""
+    for _ in range(MOST_TRIES):
+        machine.wait_until_quiet()
+        record, problem = run(command, extra_environment, limit_s)
+        if record is None:
+            return best, problem
+        if best is None or record["other_cpu"] < best["other_cpu"]:
+            best = record
+        if best["other_cpu"] <= MOST_OTHER_CPU:
+            break
+        print(f"others used {record['other_cpu']} cores meanwhile: {record['step_s']} s a step, once more", file=sys.stderr, flush=True)
+    return best, problem
+
+
 def earlier(path, work):
     """The runs of rounds before this call. Only figures of one machine and one piece of work belong together."""
     if not os.path.exists(path):
@@ -148,8 +167,7 @@ def main():
         first = 1 + max((run["repeat"] for run in runs), default=-1)
         for repeat in range(first, first + arguments.repeats):
             for case, (command, extra) in cases(arguments, name).items():
-                machine.wait_until_quiet()
-                record, problem = run([*command, *work], extra, arguments.limit_s)
+                record, problem = run_undisturbed([*command, *work], extra, arguments.limit_s)
                 if record is None:
                     failed = True
                     print(f"{name} round {repeat + 1}, {case}: FAILED, {problem}", file=sys.stderr, flush=True)
