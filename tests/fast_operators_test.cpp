@@ -66,8 +66,8 @@ TEST(FastOperators, ColumnSums) {
     std::iota(dims.begin(), dims.end(), int64_t{0});
     return dims;
   };
-  for (const Tensor& x :
-       {bf16({300, 2100}), bf16({7, 3000}).narrow(1, 1, 1025), bf16({1, 1}), bf16({2, 3, 4, 70})})
+  for (const Tensor& x : {bf16({300, 2100}), bf16({7, 3000}).narrow(1, 1, 1025), bf16({1, 1}),
+                          bf16({2, 3, 4, 70}), bf16({1, 40, 70}).transpose(0, 1)})
     for (const bool keeps_dim : {false, true}) {
       Stack stack{x, leading(x), keeps_dim, c10::IValue()};
       ASSERT_TRUE(detail::run_fast(sum, stack));

@@ -21,7 +21,8 @@ at::Tensor fast_column_sums(const at::Tensor& x) {
   at::Tensor sums = at::empty({x.size(-1)}, x.options());
   const auto* from = static_cast<const Bf16*>(x.const_data_ptr());
   auto* to = static_cast<Bf16*>(sums.mutable_data_ptr());
-  const int64_t rows = x.numel() / x.size(-1), stride = x.stride(-2);
+  // Of a dim of one element the stride says nothing.
+  const int64_t rows = x.numel() / x.size(-1), stride = x.is_contiguous() ? x.size(-1) : x.stride(0);
   parallel_over(sums, kElementsAPiece / rows + 1, [&](int64_t begin, int64_t end) {
     sum_columns(from + begin, rows, stride, to + begin, end - begin);
   });
