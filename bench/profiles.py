@@ -68,8 +68,9 @@ def main():
     parser.add_argument("--said", default=" ".join(sys.argv), help="the command to record")
     arguments = parser.parse_args()
     machine.wait_until_quiet()
-    rows = {name: profile(arguments.zero, options) for name, options in (("plain", ["--plain"]), ("ours", []))}
-    machine.save(os.path.join(arguments.out, "profiles.json"), arguments.said, {"percent": rows})
+    plain, ours = (profile(arguments.zero, options) for options in (["--plain"], []))
+    rows = [{"kind": kind, "plain": plain[kind], "ours": ours[kind]} for kind in plain]
+    machine.save(os.path.join(arguments.out, "profiles.json"), arguments.said, {"benchmarks": rows})
 
 
 if __name__ == "__main__":

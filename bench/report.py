@@ -300,13 +300,11 @@ def flops(folder):
 
 def profiles(folder):
     """Where a step's time goes."""
-    path = os.path.join(folder, "profiles.json")
-    if not os.path.exists(path):
+    rows = load(folder, "profiles")
+    if not rows:
         return ""
-    with open(path) as file:
-        percent = json.load(file)["percent"]
     lines = ["| percent of a step | (a) plain | (b) ours |", "|---|---|---|"]
-    lines += [f"| {kind} | {share:.1f} | {percent['ours'][kind]:.1f} |" for kind, share in percent["plain"].items()]
+    lines += [f"| {row['kind']} | {row['plain']:.1f} | {row['ours']:.1f} |" for row in rows]
     return "\n".join(lines)
 
 

@@ -24,21 +24,25 @@ ZERO_INLINE void store(Bf16& to, float x) {
   to.bits = static_cast<uint16_t>(x != x ? 0x7fc0 : rounded);
 }
 
+/// exp(x - n ln 2) for |x - n ln 2| <= ln 2 / 2; of a float or of a vector of them.
+template <class V>
+ZERO_INLINE V exp_reduced(V x, V n) {
+  const V r = x - n * 0.693359375F - n * -2.12194440e-4F;
+  V p = r * 1.9875691500e-4F + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  return p * r * r + r + 1.0F;
+}
+
 /// exp(x) for x <= 0 to about 2e-7 relative; below -87 it is 0. Cephes' reduction and polynomial (expf).
 ZERO_INLINE float exp_of(float x) {
   const float inside = x < -87.0F ? -87.0F : x;
   const float shifted = inside * 1.44269504F + 12582912.0F;  // rounds to an integer in the low bits
   const float n = shifted - 12582912.0F;
-  const float r = inside - n * 0.693359375F - n * -2.12194440e-4F;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * r * r + r + 1.0F;
   const auto power = static_cast<uint32_t>(std::bit_cast<int32_t>(shifted) - 0x4b400000 + 127) << 23;
-  const float result = p * std::bit_cast<float>(power);
+  const float result = exp_reduced(inside, n) * std::bit_cast<float>(power);
   return x < -87.0F ? 0.0F : result;
 }
 

@@ -54,7 +54,7 @@ void split_rows(const TileBackwardParts& parts, int64_t pair, int64_t keys, floa
     for (int64_t i = 0; i < 2; ++i) {
       const __m512 x = _mm512_fmsub_ps(_mm512_loadu_ps(score + i * parts.score_row + j),
                                        _mm512_set1_ps(scale), _mm512_set1_ps(rows[i].log_sum));
-      const __m512 weight = exponential(first_of_16(rows[i].seen - j), x);
+      const __m512 weight = exponential(product::first_of_16(rows[i].seen - j), x);
       const __m512 gradient = _mm512_loadu_ps(of_weight + i * parts.score_row + j);
       weights[i] = split(weight);
       scores[i] = split(_mm512_mul_ps(weight, _mm512_sub_ps(gradient, _mm512_set1_ps(rows[i].common))));

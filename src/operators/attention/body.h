@@ -17,7 +17,7 @@
 namespace zero::attention {
 namespace {
 
-using detail::Bf16, detail::exp_of, detail::greatest, detail::store, detail::to_float;
+using detail::Bf16, detail::exp_of, detail::exp_reduced, detail::greatest, detail::store, detail::to_float;
 
 #if defined(__AVX512F__)
 constexpr int64_t kLanes = 16, kTileRows = 8;

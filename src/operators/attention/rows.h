@@ -12,12 +12,9 @@ struct Parts {
   __m256i high, low;
 };
 ZERO_INLINE __m256i rounded(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
-ZERO_INLINE __m512 widened(__m256i x) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
 ZERO_INLINE Parts split(__m512 x) {
   const __m256i high = rounded(x);
-  return {high, rounded(_mm512_sub_ps(x, widened(high)))};
+  return {high, rounded(_mm512_sub_ps(x, product::widen(high)))};
 }
 
 ZERO_INLINE void put(char* to, __m256i values) {
@@ -29,34 +26,16 @@ ZERO_INLINE void put(Split to, int64_t element, Parts values) {
 }
 
 /// A line of a right tile: elements of two rows side by side.
-ZERO_INLINE void put_pairs(char* to, __m256i even, __m256i odd) {
-  _mm512_store_si512(
-      to, _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16)));
-}
 ZERO_INLINE void put_pairs(Split to, int64_t line, Parts even, Parts odd) {
-  put_pairs(to.high + line * kLineBytes, even.high, odd.high);
-  put_pairs(to.low + line * kLineBytes, even.low, odd.low);
-}
-
-/// The first `count` of 16.
-ZERO_INLINE __mmask16 first_of_16(int64_t count) {
-  return static_cast<__mmask16>(product::first_of_32(least(count, 16)));
+  _mm512_store_si512(to.high + line * kLineBytes, product::pairs(even.high, odd.high));
+  _mm512_store_si512(to.low + line * kLineBytes, product::pairs(even.low, odd.low));
 }
 
 /// exp(x) of the lanes in `mask`, zeros elsewhere; x <= 0 but for rounding. As element.h's exp_of.
 ZERO_INLINE __m512 exponential(__mmask16 mask, __m512 x) {
-  const auto all = [](float value) { return _mm512_set1_ps(value); };
-  const __m512 inside = _mm512_max_ps(all(-100.0F), x);  // a NaN stays one
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(inside, all(1.44269504F)), 0);
-  const __m512 r = _mm512_fnmadd_ps(n, all(-2.12194440e-4F), _mm512_fnmadd_ps(n, all(0.693359375F), inside));
-  __m512 p = all(1.9875691500e-4F);
-  p = _mm512_fmadd_ps(p, r, all(1.3981999507e-3F));
-  p = _mm512_fmadd_ps(p, r, all(8.3334519073e-3F));
-  p = _mm512_fmadd_ps(p, r, all(4.1665795894e-2F));
-  p = _mm512_fmadd_ps(p, r, all(1.6666665459e-1F));
-  p = _mm512_fmadd_ps(p, r, all(5.0000001201e-1F));
-  p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, all(1.0F)));
-  return _mm512_maskz_scalef_ps(mask, p, n);
+  const __m512 inside = _mm512_max_ps(_mm512_set1_ps(-100.0F), x);  // a NaN stays one
+  const __m512 n = _mm512_roundscale_ps(inside * 1.44269504F, 0);
+  return _mm512_maskz_scalef_ps(mask, exp_reduced(inside, n), n);
 }
 
 /// The greatest of `seen` scores times `scale`.
@@ -65,7 +44,7 @@ float greatest_score(const float* scores, int64_t seen, float scale) {
   __m512 most = least_of_all;
   for (int64_t j = 0; j < seen; j += 16) {
     const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(scale));
-    most = _mm512_mask_max_ps(most, first_of_16(seen - j), x, most);
+    most = _mm512_mask_max_ps(most, product::first_of_16(seen - j), x, most);
   }
   return _mm512_reduce_max_ps(most);
 }
@@ -77,7 +56,7 @@ float split_exponentials(const float* scores, int64_t seen, int64_t keys, float 
   for (int64_t j = 0; j < keys; j += 16) {
     const __m512 x =
         _mm512_fmsub_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(scale), _mm512_set1_ps(shift));
-    const __m512 weight = exponential(first_of_16(seen - j), x);
+    const __m512 weight = exponential(product::first_of_16(seen - j), x);
     sum = _mm512_add_ps(sum, weight);
     put(weights, begin + j, split(weight));
   }
@@ -90,8 +69,8 @@ void narrow_rows(const float* from, int64_t row, int64_t rows, int64_t width, co
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t d = 0; d < width; d += 16) {
       const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(from + i * row + d), _mm512_set1_ps(factors[i]));
-      _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to.data) + i * to.stride + d, first_of_16(width - d),
-                               rounded(x));
+      _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to.data) + i * to.stride + d,
+                               product::first_of_16(width - d), rounded(x));
     }
 }
 
@@ -99,9 +78,9 @@ void narrow_rows(const float* from, int64_t row, int64_t rows, int64_t width, co
 float row_product(const uint16_t* a, const uint16_t* b, int64_t width) {
   __m512 sum = _mm512_setzero_ps();
   for (int64_t d = 0; d < width; d += 16) {
-    const __mmask16 mask = first_of_16(width - d);
-    sum = _mm512_fmadd_ps(widened(_mm256_maskz_loadu_epi16(mask, a + d)),
-                          widened(_mm256_maskz_loadu_epi16(mask, b + d)), sum);
+    const __mmask16 mask = product::first_of_16(width - d);
+    sum = _mm512_fmadd_ps(product::widen(_mm256_maskz_loadu_epi16(mask, a + d)),
+                          product::widen(_mm256_maskz_loadu_epi16(mask, b + d)), sum);
   }
   return _mm512_reduce_add_ps(sum);
 }
@@ -114,7 +93,7 @@ void narrow_transposed(const float* from, int64_t from_row, int64_t keys, int64_
       __m512i lines[kHalf];
       for (int64_t i = 0; i < kHalf; ++i) lines[i] = _mm512_loadu_si512(from + (d + i) * from_row + key);
       product::transpose(lines);
-      const __mmask16 mask = first_of_16(width - d);
+      const __mmask16 mask = product::first_of_16(width - d);
       for (int64_t i = 0; i < kHalf; ++i) {
         if (key + i >= keys) break;
         const __m512 line = _mm512_mul_ps(_mm512_castsi512_ps(lines[i]), _mm512_set1_ps(factor));

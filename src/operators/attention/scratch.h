@@ -23,6 +23,11 @@ struct Sizes {
   int64_t keys, row;
 };
 
+/// An fp32 matrix as the sum of two of bf16, which keep 16 of its 24 bits.
+struct Split {
+  char *high, *low;
+};
+
 /// Hands out parts of the scratch, each at a multiple of 64 bytes; without memory it only counts.
 class Scratch {
  public:
@@ -33,6 +38,7 @@ class Scratch {
     return memory_ == nullptr ? nullptr : memory_ + begin;
   }
   ZERO_INLINE char* halves(int64_t numel) { return reinterpret_cast<char*>(floats((numel + 1) / 2)); }
+  ZERO_INLINE Split split(int64_t numel) { return {halves(numel), halves(numel)}; }
   ZERO_INLINE int64_t numel() const { return numel_; }
 
  private:
@@ -67,11 +73,6 @@ struct BackwardParts {
   float *query, *upstream, *result, *weights, *of_scores;
 };
 
-/// An fp32 matrix as the sum of two of bf16, which keep 16 of its 24 bits.
-struct Split {
-  char *high, *low;
-};
-
 /// The parts of amx.cpp. Rows are a line longer than they need to be: lines a multiple of 4 KiB apart share
 /// a place in the cache.
 struct TileForwardParts {
@@ -82,7 +83,7 @@ struct TileForwardParts {
         values(take.halves(sizes.keys * sizes.row)),
         query(take.halves(kBlock * sizes.row)),
         scores(take.floats(kBlock * score_row)),
-        weights{take.halves(kBlock * weight_row), take.halves(kBlock * weight_row)},
+        weights(take.split(kBlock * weight_row)),
         result(take.floats(kBlock * sizes.row)) {}
   int64_t score_row, weight_row;
   char *keys, *values, *query;  // packed
@@ -106,9 +107,9 @@ struct TileBackwardParts {
         of_values(take.floats(sizes.row * score_row)),
         scores(take.floats(kBlock * score_row)),
         of_weights(take.floats(kBlock * score_row)),
-        paired_weights{take.halves(kBlock * sizes.keys), take.halves(kBlock * sizes.keys)},
-        paired_scores{take.halves(kBlock * sizes.keys), take.halves(kBlock * sizes.keys)},
-        rows_of_scores{take.halves(kBlock * weight_row), take.halves(kBlock * weight_row)},
+        paired_weights(take.split(kBlock * sizes.keys)),
+        paired_scores(take.split(kBlock * sizes.keys)),
+        rows_of_scores(take.split(kBlock * weight_row)),
         result(take.floats(kBlock * sizes.row)) {}
   int64_t score_row, weight_row;
   char *keys, *values, *paired_keys;                                // packed

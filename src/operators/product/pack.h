@@ -31,13 +31,12 @@ void pack_tile(const Side& side, const Region& at, char* to) {
                                    : _mm512_setzero_si512();
   } else {
     const uint16_t* from = side.data + at.k * side.stride + at.row;
-    const auto mask = static_cast<__mmask16>(first_of_32(at.rows));
+    const __mmask16 mask = first_of_16(at.rows);
     const auto line = [&](int64_t k) {
-      return kWhole || k < at.depth
-                 ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from + k * side.stride))
-                 : _mm512_setzero_si512();
+      return kWhole || k < at.depth ? _mm256_maskz_loadu_epi16(mask, from + k * side.stride)
+                                    : _mm256_setzero_si256();
     };
-    for (int i = 0; i < 16; ++i) r[i] = _mm512_or_si512(line(2 * i), _mm512_slli_epi32(line(2 * i + 1), 16));
+    for (int i = 0; i < 16; ++i) r[i] = pairs(line(2 * i), line(2 * i + 1));
   }
   if constexpr (kAlongK != (kPlace == Place::Left)) transpose(r);
   for (int i = 0; i < 16; ++i) _mm512_store_si512(to + i * kLineBytes, r[i]);

@@ -10,9 +10,6 @@ namespace zero::product {
 
 constexpr int64_t kBlockBytes = 4 * kTileBytes;
 
-inline __m512 widen(__m256i values) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
-}
 inline __m512i round(__m512 low, __m512 high) {
   return std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }

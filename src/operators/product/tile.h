@@ -84,6 +84,18 @@ inline __mmask32 first_of_32(int64_t count) {
                      : static_cast<__mmask32>((uint64_t{1} << std::max<int64_t>(count, 0)) - 1);
 }
 
+inline __mmask16 first_of_16(int64_t count) { return static_cast<__mmask16>(first_of_32(count)); }
+
+/// 16 values of bf16 in fp32.
+inline __m512 widen(__m256i values) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
+}
+
+/// A line of a right tile: elements of two rows of k side by side.
+inline __m512i pairs(__m256i even, __m256i odd) {
+  return _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+}
+
 /// Transposes a 16 x 16 matrix of 32 bits, in four rounds of exchanges.
 [[gnu::always_inline]] inline void transpose(__m512i (&r)[16]) {
   __m512i t[16];
