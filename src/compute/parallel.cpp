@@ -1,11 +1,13 @@
 #include "compute/parallel.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 
 namespace zero {
 
 void parallel_over(const at::Tensor& flat, int64_t grain, c10::function_ref<void(int64_t, int64_t)> work) {
-  if (flat.numel() <= grain) return work(0, flat.numel());
+  // An iterator is made by tens of calls; a small operation would wait for their code to come from memory.
+  if (flat.numel() <= grain || at::get_num_threads() == 1) return work(0, flat.numel());
   const int64_t itemsize = flat.element_size();
   const char* const base = static_cast<const char*>(flat.const_data_ptr());
   auto iterator = at::TensorIterator::borrowing_nullary_op(flat);

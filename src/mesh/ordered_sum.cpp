@@ -24,6 +24,16 @@ void add_block(Sum* sum, const In* in, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<Sum>(in[i]);
 }
 
+using Rows = std::vector<const void*>;
+
+template <typename In>
+std::vector<const In*> rows_of(const Rows& rows) {
+  std::vector<const In*> typed;
+  typed.reserve(rows.size());
+  for (const void* row : rows) typed.push_back(static_cast<const In*>(row));
+  return typed;
+}
+
 template <typename Sum, typename In>
 void sum_range(Sum* out, const std::vector<const In*>& parts, bool accumulate, int64_t begin, int64_t end) {
   alignas(64) Sum sum[kBlock];
@@ -40,53 +50,55 @@ void sum_range(Sum* out, const std::vector<const In*>& parts, bool accumulate, i
 }
 
 template <typename Sum, typename In>
-void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
-  std::vector<const In*> data;
-  data.reserve(parts.size());
-  for (const auto& part : parts) data.push_back(part.const_data_ptr<In>());
+void sum_on_cpu(const at::Tensor& out, const Rows& rows, bool accumulate) {
+  const auto parts = rows_of<In>(rows);
   Sum* to = out.mutable_data_ptr<Sum>();
   parallel_over(out, 64 * kBlock,
-                [&](int64_t begin, int64_t end) { sum_range(to, data, accumulate, begin, end); });
+                [&](int64_t begin, int64_t end) { sum_range(to, parts, accumulate, begin, end); });
 }
 
 // The two that training moves have loops of their own.
 template <class In>
-void add_rows_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
-  std::vector<const In*> rows;
-  rows.reserve(parts.size());
-  for (const auto& part : parts) rows.push_back(static_cast<const In*>(part.const_data_ptr()));
+void add_rows_on_cpu(const at::Tensor& out, const Rows& rows, bool accumulate) {
+  const auto parts = rows_of<In>(rows);
   float* to = out.mutable_data_ptr<float>();
   parallel_over(out, 64 * kBlock,
-                [&](int64_t begin, int64_t end) { add_rows(to, rows, begin, end, accumulate); });
+                [&](int64_t begin, int64_t end) { add_rows(to, parts, begin, end, accumulate); });
 }
 
 template <typename Sum>
-void sum_on_cpu(at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate) {
-  switch (parts[0].scalar_type()) {
+void sum_on_cpu(const at::Tensor& out, const Rows& rows, at::ScalarType dtype, bool accumulate) {
+  switch (dtype) {
     case at::kFloat:
-      return sum_on_cpu<Sum, float>(out, parts, accumulate);
+      return sum_on_cpu<Sum, float>(out, rows, accumulate);
     case at::kDouble:
-      return sum_on_cpu<Sum, double>(out, parts, accumulate);
+      return sum_on_cpu<Sum, double>(out, rows, accumulate);
     case at::kBFloat16:
-      return sum_on_cpu<Sum, c10::BFloat16>(out, parts, accumulate);
+      return sum_on_cpu<Sum, c10::BFloat16>(out, rows, accumulate);
     default:
-      return sum_on_cpu<Sum, c10::Half>(out, parts, accumulate);
+      return sum_on_cpu<Sum, c10::Half>(out, rows, accumulate);
   }
+}
+
+void sum_on_cpu(const at::Tensor& out, const Rows& rows, at::ScalarType dtype, bool accumulate) {
+  if (out.scalar_type() != at::kFloat) return sum_on_cpu<double>(out, rows, dtype, accumulate);
+  if (dtype == at::kFloat) return add_rows_on_cpu<float>(out, rows, accumulate);
+  if (dtype == at::kBFloat16) return add_rows_on_cpu<uint16_t>(out, rows, accumulate);
+  sum_on_cpu<float>(out, rows, dtype, accumulate);
+}
+
+Rows data_of(const std::vector<at::Tensor>& tensors) {
+  Rows rows;
+  rows.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) rows.push_back(tensor.const_data_ptr());
+  return rows;
 }
 
 }  // namespace
 
 void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate) {
   if (out.numel() == 0) return;
-  if (out.is_cpu()) {
-    const at::ScalarType type = parts[0].scalar_type();
-    if (out.scalar_type() == at::kFloat && type == at::kFloat)
-      return add_rows_on_cpu<float>(out, parts, accumulate);
-    if (out.scalar_type() == at::kFloat && type == at::kBFloat16)
-      return add_rows_on_cpu<uint16_t>(out, parts, accumulate);
-    if (out.scalar_type() == at::kFloat) return sum_on_cpu<float>(out, parts, accumulate);
-    return sum_on_cpu<double>(out, parts, accumulate);
-  }
+  if (out.is_cpu()) return sum_on_cpu(out, data_of(parts), parts[0].scalar_type(), accumulate);
   at::NoGradGuard no_grad;
   at::Tensor sum = accumulate ? at::empty_like(out) : out;
   sum.copy_(parts[0]);
@@ -94,7 +106,20 @@ void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accu
   if (accumulate) out.add_(sum);
 }
 
+void ordered_sums(const std::vector<ReducePart>& outs, const Rows& rows, at::ScalarType dtype, int rank) {
+  size_t offset_bytes = 0;
+  for (const ReducePart& part : outs) {
+    const auto numel = static_cast<size_t>(part.out.numel());
+    Rows pieces = rows;
+    for (const void*& piece : pieces) piece = static_cast<const char*>(piece) + offset_bytes;
+    if (part.own.defined()) pieces[static_cast<size_t>(rank)] = part.own.const_data_ptr();
+    if (numel > 0) sum_on_cpu(part.out, pieces, dtype, part.accumulate);
+    offset_bytes += numel * c10::elementSize(dtype);
+  }
+}
+
 void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows, int rank) {
+  if (rows[0].is_cpu()) return ordered_sums(outs, data_of(rows), rows[0].scalar_type(), rank);
   int64_t column = 0;
   for (const ReducePart& part : outs) {
     std::vector<at::Tensor> pieces;

@@ -18,6 +18,10 @@ void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accu
 /// other. Row number `rank` is that of a part's `own`, where it is defined.
 void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Tensor>& rows, int rank);
 
+/// The same on the CPU over raw rows, of n elements of `dtype` each.
+void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<const void*>& rows,
+                  at::ScalarType dtype, int rank);
+
 /// out [n] = the greatest of the parts; NaN where one is NaN.
 void ordered_max(at::Tensor out, const std::vector<at::Tensor>& parts);
 

@@ -85,15 +85,11 @@ class ShmChannel final : public Channel {
   bool sums_in_rank_order() const override { return true; }
 
   Started reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, int tag) override {
-    const int64_t part = in.numel() / ranks();
+    const uint64_t offset = in.nbytes() / static_cast<uint64_t>(ranks()) * static_cast<uint64_t>(rank());
     auto reading = read(tag, {in});
     for (int peer : others())
-      reading->from.push_back(
-          {.rank = peer,
-           .message_bytes = in.nbytes(),
-           .offset = in.nbytes() / static_cast<uint64_t>(ranks()) * static_cast<uint64_t>(rank())});
-    reading->own = in.narrow(0, rank() * part, part);
-    reading->sums = std::move(outs);
+      reading->from.push_back({.rank = peer, .message_bytes = in.nbytes(), .offset = offset});
+    sum(*reading, std::move(outs), in, offset);
     return start(conversation_->tell(in, -1, tag), std::move(reading));
   }
 
@@ -101,8 +97,7 @@ class ShmChannel final : public Channel {
     auto reading = read(tag, {in});
     for (int peer : others())
       reading->from.push_back({.rank = peer, .message_bytes = in.nbytes(), .offset = 0});
-    reading->own = in;
-    reading->sums = std::move(outs);
+    sum(*reading, std::move(outs), in, 0);
     return start(conversation_->tell(in, -1, tag), std::move(reading));
   }
 
@@ -173,6 +168,13 @@ class ShmChannel final : public Channel {
     reading->tag = tag;
     reading->keep = std::move(keep);
     return reading;
+  }
+
+  // What is read is added to `in`, from `offset` bytes on.
+  static void sum(Reading& reading, std::vector<ReducePart> outs, const at::Tensor& in, uint64_t offset) {
+    reading.own = bytes_of(in) + offset;
+    reading.dtype = in.scalar_type();
+    reading.sums = std::move(outs);
   }
 
   Started start(std::shared_ptr<Telling> telling, std::shared_ptr<Reading> reading) {

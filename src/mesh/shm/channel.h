@@ -36,8 +36,9 @@ struct Reading {
   int tag = 0;
   std::vector<From> from;
   int missing = 0;
-  std::vector<ReducePart> sums;  // of the bytes that are not copied, in rank order
-  at::Tensor own;                // [n] what this rank itself adds
+  std::vector<ReducePart> sums;       // of the bytes that are not copied, in rank order
+  const char* own = nullptr;          // what this rank itself adds
+  at::ScalarType dtype = at::kFloat;  // of what is summed
   std::vector<at::Tensor> keep;
   std::exception_ptr error;
 };

@@ -158,12 +158,10 @@ void Conversation::take(Reading& reading, Reading::From& from, const Arrived& ar
 }
 
 void Conversation::add_up(Reading& reading) {
-  std::vector<at::Tensor> rows(static_cast<size_t>(ranks_), reading.own);
-  for (const Reading::From& from : reading.from)
-    rows[static_cast<size_t>(from.rank)] =
-        at::from_blob(const_cast<char*>(from.data), {reading.own.numel()}, reading.own.options());
+  std::vector<const void*> rows(static_cast<size_t>(ranks_), reading.own);
+  for (const Reading::From& from : reading.from) rows[static_cast<size_t>(from.rank)] = from.data;
   const auto began = Clock::now();
-  ordered_sums(reading.sums, rows, rank_);
+  ordered_sums(reading.sums, rows, reading.dtype, rank_);
   worked_s_ += std::chrono::duration<double>(Clock::now() - began).count();
   reading.sums.clear();
   for (const Reading::From& from : reading.from) board_.mark_read(from.rank, from.number);
