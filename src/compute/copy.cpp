@@ -11,7 +11,7 @@
 namespace zero::detail {
 namespace {
 
-constexpr size_t kStreamedBytes = size_t{8} << 20;
+constexpr size_t kStreamedBytes = size_t{1} << 20;
 
 #if defined(__SSE2__)
 constexpr size_t kLine = 64, kPage = 4096, kPages = 4;
