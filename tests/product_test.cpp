@@ -1,4 +1,4 @@
-// Products of bf16 matrices, by tiles and with aligned copies, against exact sums.
+// Products of matrices by our kernels, in any layout, and bf16 with aligned copies, against exact sums.
 #include "operators/product.h"
 
 #include <ATen/ATen.h>
@@ -11,68 +11,102 @@
 
 namespace {
 using at::Tensor;
-using zero::product::Product;
-using zero::product::Side;
 namespace detail = zero::detail;
 namespace product = zero::product;
 
 constexpr int64_t kGuardBytes = 64;
 constexpr int8_t kGuard = 0x5a;
 
-/// Small integers: products and sums of them are exact in fp32, so each result has one right rounding.
-Tensor integers(at::IntArrayRef sizes) { return at::randint(-3, 4, sizes, at::kBFloat16); }
+template <class T>
+constexpr at::ScalarType kType = at::kFloat;
+template <>
+constexpr at::ScalarType kType<uint16_t> = at::kBFloat16;
 
-uint16_t* bits_of(const Tensor& x) { return static_cast<uint16_t*>(x.data_ptr()); }
+/// Small integers: products and sums of them are exact in fp32, so each result has one right rounding.
+Tensor integers(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
+  return at::randint(-3, 4, sizes, dtype);
+}
+
+template <class T>
+T* data_of(const Tensor& x) {
+  return static_cast<T*>(x.data_ptr());
+}
 
 /// A matrix [rows, k] in memory one way or the other, rows `gap` elements apart.
+template <class T>
 struct Stored {
-  Stored(int64_t rows, int64_t k, bool along_k, int64_t gap)
-      : memory(integers({along_k ? rows : k, (along_k ? k : rows) + gap})),
-        side{bits_of(memory), memory.size(1), along_k},
-        matrix(along_k ? memory.narrow(1, 0, k) : memory.narrow(1, 0, rows).t()) {}
+  Stored(const Tensor& values, bool along_k, int64_t gap)
+      : memory(integers({values.size(along_k ? 0 : 1), values.size(along_k ? 1 : 0) + gap}, kType<T>)),
+        side{data_of<T>(memory), memory.size(1), along_k},
+        matrix(memory.narrow(1, 0, memory.size(1) - gap)) {
+    if (!along_k) matrix = matrix.t();
+    matrix.copy_(values);
+  }
   Tensor memory;
-  Side side;
+  product::SideOf<T> side;
   Tensor matrix;
 };
 
 Tensor exact_product(const Tensor& left, const Tensor& right, const Tensor& bias) {
   const Tensor sum = at::mm(left.to(at::kDouble), right.to(at::kDouble));
-  return (bias.defined() ? sum + bias.to(at::kDouble) : sum).to(at::kFloat).to(at::kBFloat16);
+  return (bias.defined() ? sum + bias.to(at::kDouble) : sum).to(at::kFloat).to(left.scalar_type());
 }
 
-void multiply_part(const Product& product, int64_t begin, int64_t end) {
-  const int64_t bytes = product::scratch_bytes(product);
+template <class T>
+void multiply_part(const product::KernelsOf<T>& kernels, const product::ProductOf<T>& product, int64_t begin,
+                   int64_t end) {
+  const int64_t bytes = kernels.scratch_bytes(product);
   const Tensor scratch = at::full({bytes + kGuardBytes}, kGuard, at::kChar);
-  product::multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
+  kernels.multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
   EXPECT_TRUE(scratch.narrow(0, bytes, kGuardBytes).eq(kGuard).all().item<bool>())
       << "wrote behind its scratch";
 }
 
-void expect_exact(int64_t rows, int64_t columns, int64_t depth, bool left_along_k, bool right_along_k,
-                  bool with_bias, int64_t gap, double cut) {
-  const Stored left(rows, depth, left_along_k, gap), right(columns, depth, right_along_k, gap);
-  const Tensor bias = with_bias ? integers({columns}) : Tensor();
-  const Tensor memory = at::full({rows, columns + gap}, 7, at::kBFloat16);
-  const Product product{.rows = rows,
-                        .columns = columns,
-                        .depth = depth,
-                        .left = left.side,
-                        .right = right.side,
-                        .out = bits_of(memory),
-                        .out_stride = columns + gap,
-                        .bias = with_bias ? bits_of(bias) : nullptr};
-  const int64_t parts = product::parts_of(product);
-  const auto middle = static_cast<int64_t>(cut * static_cast<double>(parts + 1));
-  multiply_part(product, middle, parts);
-  multiply_part(product, 0, middle);
-  EXPECT_TRUE(at::equal(memory.narrow(1, 0, columns), exact_product(left.matrix, right.matrix.t(), bias)))
-      << rows << " x " << columns << " x " << depth << ", left along k: " << left_along_k
-      << ", right along k: " << right_along_k << ", bias: " << with_bias << ", gap: " << gap;
-  EXPECT_TRUE(memory.narrow(1, columns, gap).eq(7).all().item<bool>()) << "wrote beside its rows";
+/// How a product lies in memory, and where it is cut.
+struct Lies {
+  bool left_along_k, right_along_k;
+  int64_t gap;
+  double cut;
+};
+
+/// left [rows, k] by right [k, columns] plus bias.
+template <class T>
+Tensor multiply(const product::KernelsOf<T>& kernels, const Tensor& left, const Tensor& right,
+                const Tensor& bias, const Lies& lies) {
+  const Stored<T> stored_left(left, lies.left_along_k, lies.gap),
+      stored_right(right.t(), lies.right_along_k, lies.gap);
+  const int64_t rows = left.size(0), columns = right.size(1);
+  const Tensor memory = at::full({rows, columns + lies.gap}, 7, kType<T>);
+  const product::ProductOf<T> product{.rows = rows,
+                                      .columns = columns,
+                                      .depth = left.size(1),
+                                      .left = stored_left.side,
+                                      .right = stored_right.side,
+                                      .out = data_of<T>(memory),
+                                      .out_stride = columns + lies.gap,
+                                      .bias = bias.defined() ? data_of<T>(bias) : nullptr};
+  const int64_t parts = kernels.parts_of(product);
+  const auto middle = static_cast<int64_t>(lies.cut * static_cast<double>(parts + 1));
+  multiply_part(kernels, product, middle, parts);
+  multiply_part(kernels, product, 0, middle);
+  EXPECT_TRUE(memory.narrow(1, columns, lies.gap).eq(7).all().template item<bool>())
+      << "wrote beside its rows";
+  return memory.narrow(1, 0, columns);
 }
 
-TEST(Product, TilesAreExactInAnyLayoutSizeAndCut) {
-  if (!product::runs_here()) GTEST_SKIP() << "the processor has no AMX for bf16";
+template <class T>
+void expect_exact(const product::KernelsOf<T>& kernels, int64_t rows, int64_t columns, int64_t depth,
+                  bool with_bias, const Lies& lies) {
+  const Tensor left = integers({rows, depth}, kType<T>), right = integers({depth, columns}, kType<T>);
+  const Tensor bias = with_bias ? integers({columns}, kType<T>) : Tensor();
+  EXPECT_TRUE(at::equal(multiply(kernels, left, right, bias, lies), exact_product(left, right, bias)))
+      << kernels.name << ": " << rows << " x " << columns << " x " << depth
+      << ", left along k: " << lies.left_along_k << ", right along k: " << lies.right_along_k
+      << ", bias: " << with_bias << ", gap: " << lies.gap;
+}
+
+template <class T>
+void expect_exact_in_any_case(const product::KernelsOf<T>& kernels) {
   at::manual_seed(1);
   std::mt19937 random(1);
   const auto up_to = [&](int64_t most) {
@@ -80,28 +114,63 @@ TEST(Product, TilesAreExactInAnyLayoutSizeAndCut) {
   };
   for (int trial = 0; trial < 160; ++trial) {
     const int64_t depth = up_to(trial % 3 == 0 ? 2500 : 100);
-    expect_exact(up_to(150), up_to(150), depth, trial & 1, trial & 2, trial & 4, up_to(6) - 1,
-                 static_cast<double>(random() % 100) / 100);
+    expect_exact(
+        kernels, up_to(150), up_to(150), depth, trial & 4,
+        {(trial & 1) != 0, (trial & 2) != 0, up_to(6) - 1, static_cast<double>(random() % 100) / 100});
   }
 }
 
 // Whole tiles that are multiplied in place, lines that go past the caches, several parts of the kept side and
-// more sums than may wait at once.
-TEST(Product, TilesAreExactInLargeSizes) {
-  if (!product::runs_here()) GTEST_SKIP() << "the processor has no AMX for bf16";
+// several passes over k.
+template <class T>
+void expect_exact_in_large_sizes(const product::KernelsOf<T>& kernels) {
   at::manual_seed(2);
   for (const bool left_along_k : {true, false})
     for (const bool right_along_k : {true, false}) {
-      expect_exact(256, 1056, 768, left_along_k, right_along_k, true, 0, 0.5);
-      expect_exact(1024, 992, 2080, left_along_k, right_along_k, false, 32, 0.3);
+      expect_exact(kernels, 256, 1056, 768, true, {left_along_k, right_along_k, 0, 0.5});
+      expect_exact(kernels, 1056, 256, 768, true, {left_along_k, right_along_k, 16, 0.4});
+      expect_exact(kernels, 1024, 992, 2080, false, {left_along_k, right_along_k, 32, 0.3});
     }
 }
 
-TEST(Product, OfTensors) {
-  if (!product::runs_here()) GTEST_SKIP() << "the processor has no AMX for bf16";
+TEST(Product, Bf16IsExactInAnyLayoutSizeAndCut) {
+  if (product::bf16_kernels().empty()) GTEST_SKIP() << "the processor has no AMX for bf16";
+  for (const auto* kernels : product::bf16_kernels()) {
+    expect_exact_in_any_case(*kernels);
+    expect_exact_in_large_sizes(*kernels);
+  }
+}
+
+TEST(Product, Fp32IsExactInAnyLayoutSizeAndCut) {
+  if (product::fp32_kernels().empty()) GTEST_SKIP() << "the processor has no AVX2";
+  for (const auto* kernels : product::fp32_kernels()) {
+    expect_exact_in_any_case(*kernels);
+    expect_exact_in_large_sizes(*kernels);
+  }
+}
+
+// The order of a sum depends on k alone: not on the registers, the layout, the cut or the other dims.
+TEST(Product, Fp32HasTheSameBitsInAllWays) {
+  if (product::fp32_kernels().empty()) GTEST_SKIP() << "the processor has no AVX2";
   at::manual_seed(3);
-  const Tensor x = integers({200, 96}), weight = integers({333, 96}), bias = integers({333}),
-               gradient = integers({200, 333});
+  const Tensor left = at::randn({300, 2000}), right = at::randn({2000, 250}), bias = at::randn({250});
+  const Tensor first = multiply(*product::fp32_kernels().front(), left, right, bias, {true, true, 0, 0});
+  const Tensor exact = at::addmm(bias.to(at::kDouble), left.to(at::kDouble), right.to(at::kDouble));
+  EXPECT_LT((first - exact).abs().max().item<double>(), 2e-4);  // sums of 2000 products, of some 45
+  for (const auto* kernels : product::fp32_kernels())
+    for (const bool left_along_k : {true, false})
+      for (const bool right_along_k : {true, false}) {
+        const Lies lies{left_along_k, right_along_k, 3, 0.6};
+        EXPECT_TRUE(at::equal(multiply(*kernels, left, right, bias, lies), first)) << kernels->name;
+        const Tensor few = multiply(*kernels, left.narrow(0, 40, 50), right, bias, lies);
+        EXPECT_TRUE(at::equal(few, first.narrow(0, 40, 50))) << kernels->name << ", 50 rows";
+      }
+}
+
+void expect_products(at::ScalarType dtype) {
+  at::manual_seed(4);
+  const Tensor x = integers({200, 96}, dtype), weight = integers({333, 96}, dtype),
+               bias = integers({333}, dtype), gradient = integers({200, 333}, dtype);
   const auto expect_equal = [](const Tensor& left, const Tensor& right, const Tensor& to_add) {
     const std::optional<Tensor> got = detail::product_of_tiles(left, right, to_add);
     ASSERT_TRUE(got);
@@ -117,17 +186,28 @@ TEST(Product, OfTensors) {
   }
   at::set_num_threads(threads);
 
-  const Tensor apart = integers({200, 192}).slice(1, 0, 192, 2);
+  const Tensor apart = integers({200, 192}, dtype).slice(1, 0, 192, 2);
   EXPECT_FALSE(detail::product_of_tiles(apart, weight.t()));
   EXPECT_FALSE(detail::product_of_tiles(x, weight));
-  EXPECT_FALSE(detail::product_of_tiles(x, weight.t(), integers({1})));
-  EXPECT_FALSE(detail::product_of_tiles(x, weight.t(), bias.to(at::kFloat)));
-  EXPECT_FALSE(detail::product_of_tiles(x.to(at::kFloat), weight.to(at::kFloat).t()));
+  EXPECT_FALSE(detail::product_of_tiles(x, weight.t(), integers({1}, dtype)));
+  EXPECT_FALSE(detail::product_of_tiles(x, weight.t(), bias.to(at::kDouble)));
+  EXPECT_FALSE(detail::product_of_tiles(x.to(at::kDouble), weight.to(at::kDouble).t()));
+  EXPECT_FALSE(detail::product_of_tiles(x, weight.to(at::kDouble).t()));
   EXPECT_FALSE(detail::product_of_tiles(x.narrow(0, 0, 4), weight.t())) << "small";
 }
 
+TEST(Product, OfTensorsInBf16) {
+  if (product::bf16_kernels().empty()) GTEST_SKIP() << "the processor has no AMX for bf16";
+  expect_products(at::kBFloat16);
+}
+
+TEST(Product, OfTensorsInFp32) {
+  if (product::fp32_kernels().empty()) GTEST_SKIP() << "the processor has no AVX2";
+  expect_products(at::kFloat);
+}
+
 TEST(Product, OfOddRows) {
-  at::manual_seed(4);
+  at::manual_seed(5);
   constexpr int64_t kRows = 128, kOdd = 8195, kFeatures = 64;  // 128 rows of 8195 are a matrix worth a copy
   const Tensor x = integers({kRows, kFeatures}), weight = integers({kOdd, kFeatures}),
                logits = integers({kRows, kOdd});

@@ -17,19 +17,9 @@ constexpr int64_t kFewestElements = 1 << 20;  // of a matrix whose copy pays
 constexpr int64_t kFewestRows = 16;
 constexpr int64_t kFewestMultiplications = 1 << 21;
 
-bool is_matrix(const at::Tensor& x) {
-  return x.is_cpu() && x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.numel() > 0;
-}
-
-uint16_t* bits_of(const at::Tensor& x) { return static_cast<uint16_t*>(x.data_ptr()); }
+bool is_matrix(const at::Tensor& x) { return x.is_cpu() && x.dim() == 2 && x.numel() > 0; }
 
 bool has_lines(const at::Tensor& x) { return x.stride(0) == 1 || x.stride(1) == 1; }
-
-/// A matrix [rows, k] whose rows or columns are contiguous.
-product::Side side_of(const at::Tensor& x) {
-  const bool along_k = x.stride(1) == 1;
-  return {bits_of(x), x.stride(along_k ? 0 : 1), along_k};
-}
 
 bool is_odd(int64_t row_numel, int64_t numel) {
   return numel >= kFewestElements && row_numel * 2 % kLineBytes != 0;
@@ -40,36 +30,68 @@ bool has_odd_rows(const at::Tensor& matrix) {
 }
 
 bool are_factors(const at::Tensor& left, const at::Tensor& right) {
-  return is_matrix(left) && is_matrix(right) && left.size(1) == right.size(0);
+  return is_matrix(left) && is_matrix(right) && left.scalar_type() == right.scalar_type() &&
+         left.size(1) == right.size(0);
+}
+
+/// Calls f with the kernels for a dtype, bf16 by its bits. False where there are none.
+template <class F>
+bool with_kernels(at::ScalarType dtype, F f) {
+  const auto call = [&](const auto& kernels) {
+    if (!kernels.empty()) f(*kernels.back());
+    return !kernels.empty();
+  };
+  if (dtype == at::kBFloat16) return call(product::bf16_kernels());
+  return dtype == at::kFloat && call(product::fp32_kernels());
 }
 
 bool may_be_tiled(const at::Tensor& left, const at::Tensor& right) {
-  if (!product::runs_here() || !are_factors(left, right) || !has_lines(left) || !has_lines(right))
-    return false;
+  if (!are_factors(left, right) || !has_lines(left) || !has_lines(right)) return false;
   const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
-  return std::min({rows, depth, columns}) >= kFewestRows && rows * depth * columns >= kFewestMultiplications;
+  return std::min({rows, depth, columns}) >= kFewestRows &&
+         rows * depth * columns >= kFewestMultiplications &&
+         with_kernels(left.scalar_type(), [](const auto&) {});
+}
+
+template <class T>
+T* data_of(const at::Tensor& x) {
+  return static_cast<T*>(x.data_ptr());
+}
+
+/// A matrix [rows, k] whose rows or columns are contiguous.
+template <class T>
+product::SideOf<T> side_of(const at::Tensor& x) {
+  const bool along_k = x.stride(1) == 1;
+  return {data_of<T>(x), x.stride(along_k ? 0 : 1), along_k};
+}
+
+template <class T>
+void multiply_with(const product::KernelsOf<T>& kernels, const at::Tensor& out, const at::Tensor& left,
+                   const at::Tensor& right, const at::Tensor& bias) {
+  const product::ProductOf<T> product{.rows = out.size(0),
+                                      .columns = out.size(1),
+                                      .depth = left.size(1),
+                                      .left = side_of<T>(left),
+                                      .right = side_of<T>(right.t()),
+                                      .out = data_of<T>(out),
+                                      .out_stride = out.stride(0),
+                                      .bias = bias.defined() ? data_of<T>(bias) : nullptr};
+  const at::TensorOptions bytes = out.options().dtype(at::kByte);
+  parallel_over(at::empty({kernels.parts_of(product)}, bytes), /*grain=*/1, [&](int64_t begin, int64_t end) {
+    const at::Tensor scratch = at::empty({kernels.scratch_bytes(product)}, bytes);
+    kernels.multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
+  });
 }
 
 void multiply_tiles(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
                     const at::Tensor& bias) {
-  const product::Product product{.rows = out.size(0),
-                                 .columns = out.size(1),
-                                 .depth = left.size(1),
-                                 .left = side_of(left),
-                                 .right = side_of(right.t()),
-                                 .out = bits_of(out),
-                                 .out_stride = out.stride(0),
-                                 .bias = bias.defined() ? bits_of(bias) : nullptr};
-  const at::TensorOptions bytes = out.options().dtype(at::kByte);
-  parallel_over(at::empty({product::parts_of(product)}, bytes), /*grain=*/1, [&](int64_t begin, int64_t end) {
-    const at::Tensor scratch = at::empty({product::scratch_bytes(product)}, bytes);
-    product::multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
-  });
+  with_kernels(out.scalar_type(),
+               [&](const auto& kernels) { multiply_with(kernels, out, left, right, bias); });
 }
 
-bool fits(const at::Tensor& bias, int64_t columns) {
-  return bias.is_cpu() && bias.scalar_type() == at::kBFloat16 && bias.dim() == 1 && bias.size(0) == columns &&
-         bias.is_contiguous();
+bool fits(const at::Tensor& bias, const at::Tensor& right) {
+  return bias.is_cpu() && bias.scalar_type() == right.scalar_type() && bias.dim() == 1 &&
+         bias.size(0) == right.size(1) && bias.is_contiguous();
 }
 
 }  // namespace
@@ -80,7 +102,7 @@ at::Tensor empty_aligned_rows(int64_t rows, int64_t columns, const at::TensorOpt
 }
 
 bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right) {
-  const bool fits = may_be_tiled(left, right) && out.is_cpu() && out.scalar_type() == at::kBFloat16 &&
+  const bool fits = may_be_tiled(left, right) && out.is_cpu() && out.scalar_type() == left.scalar_type() &&
                     out.dim() == 2 && out.size(0) == left.size(0) && out.size(1) == right.size(1) &&
                     out.stride(1) == 1 && out.stride(0) >= out.size(1);
   if (fits) multiply_tiles(out, left, right, /*bias=*/{});
@@ -89,14 +111,14 @@ bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tenso
 
 std::optional<at::Tensor> product_of_tiles(const at::Tensor& left, const at::Tensor& right,
                                            const at::Tensor& bias) {
-  if (!may_be_tiled(left, right) || (bias.defined() && !fits(bias, right.size(1)))) return std::nullopt;
+  if (!may_be_tiled(left, right) || (bias.defined() && !fits(bias, right))) return std::nullopt;
   at::Tensor out = at::empty({left.size(0), right.size(1)}, left.options());
   multiply_tiles(out, left, right, bias);
   return out;
 }
 
 std::optional<at::Tensor> product_of_odd_rows(const at::Tensor& left, const at::Tensor& right) {
-  if (!are_factors(left, right)) return std::nullopt;
+  if (!are_factors(left, right) || left.scalar_type() != at::kBFloat16) return std::nullopt;
   const int64_t rows = left.size(0), columns = right.size(1);
   if (is_odd(columns, rows * columns)) {
     at::Tensor out = empty_aligned_rows(rows, columns, left.options());

@@ -1,5 +1,5 @@
 #pragma once
-// Products of bf16 matrices that are faster than LibTorch's on CPU.
+// Products of bf16 and fp32 matrices that are faster than LibTorch's on CPU.
 
 #include <ATen/core/Tensor.h>
 
@@ -8,7 +8,7 @@
 namespace zero::detail {
 
 /// left [m, k] by right [k, n], plus `bias` [n] on each row where it is defined: at::mm's or at::addmm's
-/// result, bf16, contiguous. The faster of the two ways below; empty where neither is open: call LibTorch
+/// result, contiguous. The faster of the two ways below; empty where neither is open: call LibTorch
 /// then.
 std::optional<at::Tensor> fast_product(const at::Tensor& left, const at::Tensor& right,
                                        const at::Tensor& bias = {});
@@ -17,13 +17,13 @@ std::optional<at::Tensor> fast_product(const at::Tensor& left, const at::Tensor&
 /// of tiles is not open.
 bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right);
 
-/// By AMX (operators/product/product.h), in fp32, rounded once. Empty where the processor has none or an
-/// operand is no bf16 matrix on CPU that lies in rows or columns, is small, or has another size than the
-/// others need.
+/// By our kernels (operators/product/product.h): bf16 by AMX, in fp32, rounded once; fp32 by vectors. Empty
+/// where the processor has none or an operand is no such matrix on CPU that lies in rows or columns, is
+/// small, or has another dtype or size than the others need.
 std::optional<at::Tensor> product_of_tiles(const at::Tensor& left, const at::Tensor& right,
                                            const at::Tensor& bias = {});
 
-/// By LibTorch, with a copy of `left` or of the result. oneDNN takes half as long again where rows start
+/// bf16 by LibTorch, with a copy of `left` or of the result. oneDNN takes half as long again where rows start
 /// anywhere, at multiples of the 100,514 bytes of GPT-2's vocabulary, say; a copy whose rows start at
 /// multiples of 64 bytes costs less. Empty where none would pay.
 std::optional<at::Tensor> product_of_odd_rows(const at::Tensor& left, const at::Tensor& right);

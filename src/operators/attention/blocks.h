@@ -15,7 +15,7 @@ constexpr int64_t kHalf = product::kTileRows;    // a block is two by two tiles
 constexpr int64_t kPanelBytes = 2 * kTileBytes;  // of one step of k
 
 /// Rows from `begin` on, as a side of a product over the rows' elements, or over the rows.
-product::Side side_of(Rows rows, int64_t begin, bool over_elements) {
+product::Bf16Side side_of(Rows rows, int64_t begin, bool over_elements) {
   return {row_of<uint16_t>(rows, begin), rows.stride, over_elements};
 }
 

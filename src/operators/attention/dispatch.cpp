@@ -14,7 +14,7 @@ std::vector<const Kernels*> found() {
 #if defined(__x86_64__)
   if (runs_avx2()) result.push_back(&kAvx2);
   if (runs_avx512()) result.push_back(&kAvx512);
-  if (product::runs_here()) result.push_back(&kAmx);
+  if (product::runs_amx()) result.push_back(&kAmx);
 #endif
   return result;
 }

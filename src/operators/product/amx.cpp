@@ -1,5 +1,3 @@
-#include "operators/product/product.h"
-
 #if defined(__AMX_BF16__)
 
 #include <utility>
@@ -7,6 +5,7 @@
 #include "operators/product/pack.h"
 #include "operators/product/store.h"
 #include "operators/product/tile.h"
+#include "operators/product/variants.h"
 
 namespace zero::product {
 namespace {
@@ -21,7 +20,8 @@ constexpr int64_t kSumsBytes = 1024 << 10;  // of sums that wait for the next pa
 /// each.
 class Chores {
  public:
-  Chores(Storing& storing, Packing& packing, int64_t tiles_to_pack, Prefetch& prefetch, int64_t steps)
+  Chores(Storing& storing, Packing& packing, int64_t tiles_to_pack, Prefetch<uint16_t>& prefetch,
+         int64_t steps)
       : storing_(storing),
         packing_(packing),
         prefetch_(prefetch),
@@ -44,7 +44,7 @@ class Chores {
 
   Storing& storing_;
   Packing& packing_;
-  Prefetch& prefetch_;
+  Prefetch<uint16_t>& prefetch_;
   int64_t steps_, count_, due_ = 0;
 };
 
@@ -71,7 +71,7 @@ void multiply_panels(const Panel& left, const Panel& right, int64_t steps, const
 }
 
 struct Operand {
-  Side side;
+  Bf16Side side;
   int64_t rows;
   Place place;
 };
@@ -85,7 +85,7 @@ struct Plan {
   int64_t kept_rows;  // of one part of the kept side
   int64_t group;      // panels that are packed together
 
-  explicit Plan(const Product& product) {
+  explicit Plan(const Bf16Product& product) {
     choose_roles(product);
     const Operand left{transposed ? product.right : product.left, transposed ? product.columns : product.rows,
                        Place::Left};
@@ -99,16 +99,16 @@ struct Plan {
     kept_rows = even_part(kept.rows, std::max(kKeptBytes / (2 * depth) / kPanel * kPanel, kPanel), kPanel);
   }
 
-  bool one_pass(const Product& product) const { return product.depth <= depth; }
+  bool one_pass(const Bf16Product& product) const { return product.depth <= depth; }
   int64_t panel_bytes() const { return kPanel * depth * 2; }
   int64_t kept_panels() const { return kept_rows / kPanel; }
   int64_t groups() const { return blocks(streamed.rows, group * kPanel); }
   /// Groups whose sums may wait for the next pass.
-  int64_t groups_at_once(const Product& product) const {
+  int64_t groups_at_once(const Bf16Product& product) const {
     if (one_pass(product)) return groups();
     return std::min(groups(), std::max<int64_t>(kSumsBytes / (group * kept_panels() * kBlockBytes), 1));
   }
-  int64_t sums_bytes(const Product& product) const {
+  int64_t sums_bytes(const Bf16Product& product) const {
     return one_pass(product) ? 0 : groups_at_once(product) * group * kept_panels() * kBlockBytes;
   }
 
@@ -120,10 +120,11 @@ struct Plan {
 
   /// Of the two ways the one with less to transpose, in tiles: what is packed, or the output, two tiles at a
   /// time.
-  void choose_roles(const Product& product) {
+  void choose_roles(const Bf16Product& product) {
     const int64_t m = blocks(product.rows, kTileRows), n = blocks(product.columns, kTileRows),
                   k = blocks(product.depth, kTileDepth);
-    const auto cost = [&](const Side& left, int64_t left_tiles, const Side& right, int64_t right_tiles) {
+    const auto cost = [&](const Bf16Side& left, int64_t left_tiles, const Bf16Side& right,
+                          int64_t right_tiles) {
       return (left.along_k ? 0 : left_tiles * k) + (right.along_k ? right_tiles * k : 0);
     };
     transposed =
@@ -141,7 +142,7 @@ class Pass {
     char *kept, *groups[2], *blocks[2], *sums;
   };
 
-  Pass(const Product& product, const Plan& plan, Memory& memory, Storing& storing, const Region& kept)
+  Pass(const Bf16Product& product, const Plan& plan, Memory& memory, Storing& storing, const Region& kept)
       : product_(product), plan_(plan), memory_(memory), storing_(storing), kept_(kept) {}
 
   /// Panels [begin, end) of the streamed side. The last block is still to be stored.
@@ -175,7 +176,7 @@ class Pass {
 
   Panel panel_at(int64_t panel, int64_t first) const {
     if (is_packed(panel)) return {group_at(first) + (panel - first) * kept_.panel_bytes()};
-    const Side& side = plan_.streamed.side;
+    const Bf16Side& side = plan_.streamed.side;
     const int64_t row_bytes = side.stride * 2;
     return {reinterpret_cast<const char*>(side.data + panel * kPanel * side.stride + kept_.k), row_bytes,
             kTileRows * row_bytes, kLineBytes};
@@ -186,17 +187,17 @@ class Pass {
     const int64_t panels = panels_of_group(first), kept_panels = kept_.panels(), steps = kept_.steps();
     const int64_t all_blocks = panels * kept_panels;
     Packing packing = packing_of(first + plan_.group);
-    Prefetch prefetch;
+    Prefetch<uint16_t> fetching;
     const int64_t ahead = first + plan_.group * (packing.tiles() > 0 ? 2 : 1);
     if (ahead < end_)
-      prefetch = Prefetch(plan_.streamed.side, region_of(ahead, panels_of_group(ahead)), all_blocks * steps);
+      fetching = prefetch(plan_.streamed.side, region_of(ahead, panels_of_group(ahead)), all_blocks * steps);
     int64_t block = 0;
     for (int64_t panel = first; panel < first + panels; ++panel) {
       const Panel streamed = panel_at(panel, first);
       for (int64_t kept = 0; kept < kept_panels; ++kept) {
         ++block;
         const int64_t due = packing.tiles() * block / all_blocks - packing.done();
-        Chores chores(storing_, packing, due, prefetch, steps);
+        Chores chores(storing_, packing, due, fetching, steps);
         run_block(panel, streamed, kept, chores);
       }
     }
@@ -216,7 +217,7 @@ class Pass {
     std::swap(memory_.blocks[0], memory_.blocks[1]);
   }
 
-  const Product& product_;
+  const Bf16Product& product_;
   const Plan& plan_;
   Memory& memory_;
   Storing& storing_;
@@ -224,17 +225,15 @@ class Pass {
   int64_t begin_ = 0, end_ = 0;
 };
 
-}  // namespace
+int64_t parts_of(const Bf16Product& product) { return Plan(product).groups(); }
 
-int64_t parts_of(const Product& product) { return Plan(product).groups(); }
-
-int64_t scratch_bytes(const Product& product) {
+int64_t scratch_bytes(const Bf16Product& product) {
   const Plan plan(product);
   return plan.kept_rows * plan.depth * 2 + 2 * plan.group * plan.panel_bytes() + 2 * kBlockBytes +
          plan.sums_bytes(product);
 }
 
-void multiply(const Product& product, int64_t begin, int64_t end, char* scratch) {
+void multiply(const Bf16Product& product, int64_t begin, int64_t end, char* scratch) {
   const Plan plan(product);
   const auto take = [&](int64_t bytes) { return std::exchange(scratch, scratch + bytes); };
   Pass::Memory memory{};
@@ -258,16 +257,9 @@ void multiply(const Product& product, int64_t begin, int64_t end, char* scratch)
   _mm_sfence();
 }
 
-}  // namespace zero::product
+}  // namespace
 
-#else
-
-namespace zero::product {
-
-// Never called where it does not run.
-int64_t parts_of(const Product&) { return 0; }
-int64_t scratch_bytes(const Product&) { return 0; }
-void multiply(const Product&, int64_t, int64_t, char*) {}
+const KernelsOf<uint16_t> kBf16Amx{"amx", &parts_of, &scratch_bytes, &multiply};
 
 }  // namespace zero::product
 

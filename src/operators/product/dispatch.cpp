@@ -1,12 +1,13 @@
-#include "operators/product/product.h"
+#include <vector>
+
+#include "base/processor.h"
+#include "operators/product/variants.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "base/processor.h"
 
 namespace zero::product {
 namespace {
@@ -29,7 +30,7 @@ bool system_lets_us() {
 
 }  // namespace
 
-bool runs_here() {
+bool runs_amx() {
   static const bool runs = runs_avx512() && processor_has_amx() && system_lets_us();
   return runs;
 }
@@ -40,8 +41,41 @@ bool runs_here() {
 
 namespace zero::product {
 
-bool runs_here() { return false; }
+bool runs_amx() { return false; }
 
 }  // namespace zero::product
 
 #endif
+
+namespace zero::product {
+namespace {
+
+std::vector<const KernelsOf<uint16_t>*> bf16_found() {
+#if defined(__x86_64__)
+  if (runs_amx()) return {&kBf16Amx};
+#endif
+  return {};
+}
+
+std::vector<const KernelsOf<float>*> fp32_found() {
+  std::vector<const KernelsOf<float>*> result;
+#if defined(__x86_64__)
+  if (runs_avx2()) result.push_back(&kFp32Avx2);
+  if (runs_avx512()) result.push_back(&kFp32Avx512);
+#endif
+  return result;
+}
+
+}  // namespace
+
+std::span<const KernelsOf<uint16_t>* const> bf16_kernels() {
+  static const std::vector<const KernelsOf<uint16_t>*> kernels = bf16_found();
+  return kernels;
+}
+
+std::span<const KernelsOf<float>* const> fp32_kernels() {
+  static const std::vector<const KernelsOf<float>*> kernels = fp32_found();
+  return kernels;
+}
+
+}  // namespace zero::product

@@ -2,6 +2,7 @@
 // A side of a product as tiles: panels of two tiles of rows, in each the two tiles of every step of k. Zeros
 // stand for what is beyond the matrix. Only for files that are compiled for AMX.
 
+#include "operators/product/prefetch.h"
 #include "operators/product/product.h"
 #include "operators/product/tile.h"
 
@@ -21,7 +22,7 @@ struct Region {
 /// The tile at the start of a region. Where the side lies along k, registers hold rows of 32 of k: a left
 /// tile. Else they hold pairs of k: a right tile. The other of the two is its transpose.
 template <Place kPlace, bool kAlongK, bool kWhole>
-void pack_tile(const Side& side, const Region& at, char* to) {
+void pack_tile(const Bf16Side& side, const Region& at, char* to) {
   __m512i r[16];
   if constexpr (kAlongK) {
     const uint16_t* from = side.data + at.row * side.stride + at.k;
@@ -43,14 +44,14 @@ void pack_tile(const Side& side, const Region& at, char* to) {
 }
 
 template <Place kPlace, bool kAlongK>
-void pack_tile(const Side& side, const Region& at, char* to) {
+void pack_tile(const Bf16Side& side, const Region& at, char* to) {
   if (at.rows >= kTileRows && at.depth >= kTileDepth)
     pack_tile<kPlace, kAlongK, true>(side, at, to);
   else
     pack_tile<kPlace, kAlongK, false>(side, at, to);
 }
 
-inline void pack_tile(Place place, const Side& side, const Region& at, char* to) {
+inline void pack_tile(Place place, const Bf16Side& side, const Region& at, char* to) {
   if (place == Place::Left)
     side.along_k ? pack_tile<Place::Left, true>(side, at, to) : pack_tile<Place::Left, false>(side, at, to);
   else
@@ -61,7 +62,7 @@ inline void pack_tile(Place place, const Side& side, const Region& at, char* to)
 class Packing {
  public:
   Packing() = default;
-  Packing(const Side& side, Place place, const Region& region, char* to)
+  Packing(const Bf16Side& side, Place place, const Region& region, char* to)
       : side_(side), place_(place), region_(region), to_(to), across_(2 * region.panels()) {}
 
   int64_t tiles() const { return across_ * region_.steps(); }
@@ -80,49 +81,24 @@ class Packing {
   }
 
  private:
-  Side side_;
+  Bf16Side side_;
   Place place_ = Place::Left;
   Region region_;
   char* to_ = nullptr;
   int64_t across_ = 0, done_ = 0;
 };
 
-/// Asks for the lines of a region that is packed or multiplied later, some with each step of what is computed
-/// before.
-class Prefetch {
- public:
-  Prefetch() = default;
-  Prefetch(const Side& side, const Region& region, int64_t steps) {
-    const uint16_t* from = side.along_k ? side.data + region.row * side.stride + region.k
-                                        : side.data + region.k * side.stride + region.row;
-    at_ = reinterpret_cast<const char*>(from);
-    stride_bytes_ = side.stride * 2;
-    lines_ = blocks((side.along_k ? region.depth : region.rows) * 2, kLineBytes);
-    left_ = side.along_k ? region.rows : region.depth;
-    each_step_ = blocks(lines_ * left_, steps);
-  }
-
-  [[gnu::always_inline]] void step() {
-    for (int64_t i = 0; i < each_step_ && left_ > 0; ++i) {
-      _mm_prefetch(at_ + line_ * kLineBytes, _MM_HINT_T1);
-      if (++line_ < lines_) continue;
-      line_ = 0;
-      at_ += stride_bytes_;
-      --left_;
-    }
-  }
-
- private:
-  const char* at_ = nullptr;
-  int64_t stride_bytes_ = 0, lines_ = 0, left_ = 0, line_ = 0, each_step_ = 0;
-};
+/// Asks for the lines of a region within `steps` steps.
+inline Prefetch<uint16_t> prefetch(const Bf16Side& side, const Region& region, int64_t steps) {
+  return {side, region.row, region.rows, region.k, region.depth, steps};
+}
 
 /// Packs a region at once. The lines of a panel are asked for in the order of memory before they are read
 /// tile by tile.
-inline void pack(const Side& side, Place place, const Region& region, char* to) {
+inline void pack(const Bf16Side& side, Place place, const Region& region, char* to) {
   for (int64_t row = 0; row < region.rows; row += kPanel, to += region.panel_bytes()) {
     const Region panel{region.row + row, std::min(kPanel, region.rows - row), region.k, region.depth};
-    Prefetch(side, panel, /*steps=*/1).step();
+    prefetch(side, panel, /*steps=*/1).step();
     Packing(side, place, panel, to).finish();
   }
 }

@@ -21,7 +21,7 @@ class Storing {
   Storing() = default;
   /// The block begins at `left` of the left side and `right` of the right one. `transposed`: the left side is
   /// the output's columns.
-  Storing(const Product& product, const char* sums, int64_t left, int64_t right, bool transposed)
+  Storing(const Bf16Product& product, const char* sums, int64_t left, int64_t right, bool transposed)
       : product_(&product), sums_(sums), left_(left), right_(right), transposed_(transposed), halves_(2) {}
 
   int64_t halves() const { return halves_; }
@@ -92,7 +92,7 @@ class Storing {
     }
   }
 
-  const Product* product_ = nullptr;
+  const Bf16Product* product_ = nullptr;
   const char* sums_ = nullptr;
   int64_t left_ = 0, right_ = 0;
   bool transposed_ = false;

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "operators/product/product.h"
+
+namespace zero::product {
+
+/// Asks for the lines of a part of a side that is packed or multiplied later, some with each step of what is
+/// computed before.
+template <class T>
+class Prefetch {
+ public:
+  Prefetch() = default;
+  /// Rows [row, row + rows) and [k, k + depth) of each, within `steps` steps.
+  Prefetch(const SideOf<T>& side, int64_t row, int64_t rows, int64_t k, int64_t depth, int64_t steps) {
+    if (rows <= 0 || depth <= 0) return;
+    at_ = reinterpret_cast<const char*>(side.data +
+                                        (side.along_k ? row * side.stride + k : k * side.stride + row));
+    stride_bytes_ = side.stride * static_cast<int64_t>(sizeof(T));
+    lines_ = ((side.along_k ? depth : rows) * static_cast<int64_t>(sizeof(T)) + kLine - 1) / kLine;
+    left_ = side.along_k ? rows : depth;
+    each_step_ = (lines_ * left_ + steps - 1) / steps;
+  }
+
+  [[gnu::always_inline]] void step() {
+    for (int64_t i = 0; i < each_step_ && left_ > 0; ++i) {
+      __builtin_prefetch(at_ + line_ * kLine, 0, 2);  // into the second-level cache
+      if (++line_ < lines_) continue;
+      line_ = 0;
+      at_ += stride_bytes_;
+      --left_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+
+  const char* at_ = nullptr;
+  int64_t stride_bytes_ = 0, lines_ = 0, left_ = 0, line_ = 0, each_step_ = 0;
+};
+
+}  // namespace zero::product
