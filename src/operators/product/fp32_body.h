@@ -7,53 +7,23 @@
 // packed in panels of kColumns, which stay in the second-level cache; the left one is read where it is, if it
 // lies along k (after Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication).
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
+#include "operators/product/fp32_vector.h"
 #include "operators/product/prefetch.h"
 #include "operators/product/product.h"
 
 namespace zero::product {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int64_t kLanes = 16, kRows = 8, kVectors = 3;  // 24 sums of 32 registers
-#else
-constexpr int64_t kLanes = 8, kRows = 4, kVectors = 3;  // 12 sums of 16 registers
-#endif
-constexpr int64_t kColumns = kLanes * kVectors;
 constexpr int64_t kMostDepth = 768;               // of one pass over k
 constexpr int64_t kStep = 16;                     // of k between requests of lines for later
 constexpr int64_t kGroup = 96;                    // rows that are multiplied by all that is kept
 constexpr int64_t kKeptBytes = int64_t{4} << 20;  // of the right side, packed
-constexpr int64_t kMostKept = 1024;               // columns
-
-using Vector [[gnu::vector_size(kLanes * sizeof(float))]] = float;
-
-[[gnu::always_inline]] inline Vector load(const float* from) {
-  Vector vector;
-  std::memcpy(&vector, from, sizeof vector);
-  return vector;
-}
-[[gnu::always_inline]] inline void store(float* to, Vector vector) {
-  std::memcpy(to, &vector, sizeof vector);
-}
-
-/// Past the caches: a line that is read to be overwritten costs more than a later read of it.
-[[gnu::always_inline]] inline void stream(float* to, Vector vector) {
-#if defined(__AVX512F__)
-  _mm512_stream_ps(to, vector);
-#else
-  _mm256_stream_ps(to, vector);
-#endif
-}
-bool are_lines(const float* to, int64_t stride) {
-  return ((reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(stride) * sizeof *to) & 63U) == 0;
-}
+constexpr int64_t kMostTurned = 1024;             // columns of sums that wait to be turned
 
 /// Where a tile's sums begin and end. A stride of 0 is the same row again.
 struct Sums {
@@ -85,102 +55,27 @@ template <bool kPacked>
 [[gnu::noinline]] void multiply_tile(const float* left, int64_t left_stride, const float* right,
                                      int64_t depth, const Sums& at, Prefetch<float>& ahead) {
   Vector sums[kRows][kVectors] = {};
-  for (int64_t begin = 0; begin < depth; begin += kStep) {
-    ahead.step();
-    const int64_t end = std::min(depth, begin + kStep);
-    for (int64_t k = begin; k < end; ++k) {
-      Vector r[kVectors];
+  const auto step = [&] [[gnu::always_inline]] () {
+    Vector r[kVectors];
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < kVectors; ++v) r[v] = load(right + v * kLanes);
+    for (int64_t v = 0; v < kVectors; ++v) r[v] = load(right + v * kLanes);
 #pragma GCC unroll 8
-      for (int64_t i = 0; i < kRows; ++i) {
-        const float l = kPacked ? left[i] : left[i * left_stride];
+    for (int64_t i = 0; i < kRows; ++i) {
+      const float l = kPacked ? left[i] : left[i * left_stride];
 #pragma GCC unroll 4
-        for (int64_t v = 0; v < kVectors; ++v) sums[i][v] += r[v] * l;
-      }
-      right += kColumns;
-      left += kPacked ? kRows : 1;
+      for (int64_t v = 0; v < kVectors; ++v) sums[i][v] += r[v] * l;
     }
+    right += kColumns;
+    left += kPacked ? kRows : 1;
+  };
+  int64_t k = 0;
+  for (; k + kStep <= depth; k += kStep) {
+    ahead.step();
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kStep; ++i) step();
   }
+  for (; k < depth; ++k) step();
   at.streamed ? finish<true>(sums, at) : finish<false>(sums, at);
-}
-
-/// Exchanges kStep x kStep blocks off the diagonal.
-template <int kStep, int... kLane>
-[[gnu::always_inline]] inline void exchange(Vector& a, Vector& b, std::integer_sequence<int, kLane...>) {
-  constexpr int kOther = kLanes;
-  const Vector upper =
-      __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLane - kStep + kOther : kLane)...);
-  b = __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLane + kOther : kLane + kStep)...);
-  a = upper;
-}
-template <int kStep>
-[[gnu::always_inline]] inline void exchange(Vector (&r)[kLanes]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i)
-    if ((i & kStep) == 0) exchange<kStep>(r[i], r[i + kStep], std::make_integer_sequence<int, kLanes>());
-}
-[[gnu::always_inline]] inline void transpose(Vector (&r)[kLanes]) {
-  exchange<1>(r);
-  exchange<2>(r);
-  exchange<4>(r);
-  if constexpr (kLanes == 16) exchange<8>(r);
-}
-
-/// A block [rows, columns] of memory, both at most kLanes, that is copied transposed.
-struct Turned {
-  const float* from;
-  int64_t from_stride;
-  float* to;
-  int64_t to_stride;
-  int64_t rows, columns;
-  const float* add;  // to each row of the result, `rows` of it; or null
-  bool streamed;
-};
-
-inline void copy_turned(const Turned& block) {
-  if (block.rows == kLanes && block.columns == kLanes) {
-    Vector r[kLanes];
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < kLanes; ++i) r[i] = load(block.from + i * block.from_stride);
-    transpose(r);
-    const Vector add = block.add != nullptr ? load(block.add) : Vector{};
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < kLanes; ++i)
-      block.streamed ? stream(block.to + i * block.to_stride, r[i] + add)
-                     : store(block.to + i * block.to_stride, r[i] + add);
-    return;
-  }
-  for (int64_t i = 0; i < block.rows; ++i)
-    for (int64_t j = 0; j < block.columns; ++j)
-      block.to[j * block.to_stride + i] =
-          block.from[i * block.from_stride + j] + (block.add != nullptr ? block.add[i] : 0);
-}
-
-/// Rows [row, row + rows) of a side and [k, k + depth) of each, as panels of `width` rows: [depth, width],
-/// zeros beyond the last row.
-void pack(const Fp32Side& side, int64_t row, int64_t rows, int64_t k, int64_t depth, int64_t width,
-          float* to) {
-  for (int64_t first = 0; first < rows; first += width, to += width * depth) {
-    const int64_t here = std::min(width, rows - first);
-    if (here < width) std::memset(to, 0, static_cast<size_t>(width * depth) * sizeof *to);
-    if (!side.along_k) {
-      const float* from = side.data + k * side.stride + row + first;
-      for (int64_t at = 0; at < depth; ++at)
-        if (here == kColumns) {
-          for (int64_t v = 0; v < kVectors; ++v)
-            store(to + at * kColumns + v * kLanes, load(from + at * side.stride + v * kLanes));
-        } else {
-          std::memcpy(to + at * width, from + at * side.stride, static_cast<size_t>(here) * sizeof *to);
-        }
-      continue;
-    }
-    const float* from = side.data + (row + first) * side.stride + k;
-    for (int64_t i = 0; i < here; i += kLanes)
-      for (int64_t at = 0; at < depth; at += kLanes)
-        copy_turned({from + i * side.stride + at, side.stride, to + at * width + i, width,
-                     std::min(kLanes, here - i), std::min(kLanes, depth - at), nullptr, false});
-  }
 }
 
 int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -189,6 +84,10 @@ int64_t up_to(int64_t count, int64_t unit) { return blocks(count, unit) * unit; 
 /// A multiple of `unit` that cuts `count` into as few parts as `most` allows, of nearly one size.
 int64_t even_part(int64_t count, int64_t most, int64_t unit) {
   return up_to(blocks(count, blocks(count, most)), unit);
+}
+
+bool meet_in_cache(const Fp32Side& side) {
+  return side.stride * static_cast<int64_t>(sizeof(float)) % 2048 == 0;
 }
 
 /// Which side gives rows and which vectors, and which of the two is kept while the other passes by.
@@ -210,17 +109,18 @@ struct Plan {
     pass = even_part(depth, kMostDepth, kStep);
     right_is_kept = transposed || !left.along_k || columns <= rows;
     if (!right_is_kept) return;
-    const int64_t most =
-        std::clamp(kKeptBytes / static_cast<int64_t>(sizeof(float)) / depth, kColumns, kMostKept);
+    const int64_t fit = kKeptBytes / static_cast<int64_t>(sizeof(float)) / depth;
+    const int64_t most = std::max(kColumns, transposed ? std::min(fit, kMostTurned) : fit);
     kept_columns = even_part(columns, most, kColumns);
   }
 
   int64_t parts() const { return right_is_kept ? blocks(rows, kGroup) : blocks(columns, kColumns); }
+  int64_t left_stride() const { return pass + kLanes; }
   /// Rows whose left side is packed or read together.
   int64_t group_rows() const { return right_is_kept ? kGroup : up_to(rows, kRows); }
   int64_t scratch_numel() const {
     const int64_t right_numel = right_is_kept ? kept_columns * depth : kColumns * pass;
-    const int64_t left_numel = group_rows() * pass;
+    const int64_t left_numel = group_rows() * left_stride();
     const int64_t sums_numel = transposed ? kGroup * kept_columns : 0;
     return right_numel + left_numel + sums_numel + kRows * kColumns + std::max(kept_columns, kColumns);
   }
@@ -231,11 +131,13 @@ class Multiplication {
   Multiplication(const Fp32Product& product, float* scratch) : product_(product), plan_(product) {
     const auto take = [&](int64_t numel) { return std::exchange(scratch, scratch + numel); };
     right_ = take(plan_.right_is_kept ? plan_.kept_columns * plan_.depth : kColumns * plan_.pass);
-    left_ = take(plan_.group_rows() * plan_.pass);
+    left_ = take(plan_.group_rows() * plan_.left_stride());
     edge_ = take(kRows * kColumns);
     after_ = take(std::max(plan_.kept_columns, kColumns));
     turned_ = take(plan_.transposed ? kGroup * plan_.kept_columns : 0);
-    streamed_ = are_lines(product.out, product.out_stride);
+    // What a gradient of a weight or a forward writes is read later; what backward hands on is read at once.
+    const bool whole_lines = !plan_.transposed || kLanes * sizeof(float) == 64;
+    streamed_ = plan_.right_is_kept && whole_lines && are_lines(product.out, product.out_stride);
   }
 
   void run(int64_t begin, int64_t end) {
@@ -243,6 +145,7 @@ class Multiplication {
       keep_right(begin * kGroup, std::min(end * kGroup, plan_.rows));
     else
       keep_left(begin * kColumns, std::min(end * kColumns, plan_.columns));
+    _mm_sfence();
   }
 
  private:
@@ -260,14 +163,16 @@ class Multiplication {
       take_bias(column, columns);
       for (int64_t row = begin; row < end; row += kGroup) {
         const int64_t rows = std::min(kGroup, end - row);
-        const int64_t ahead = std::min(kGroup, end - row - rows);
-        ahead_ = Prefetch<float>(plan_.left, row + rows, ahead, 0, plan_.depth,
-                                 blocks(rows, kRows) * (panels / kColumns) * (blocks(plan_.depth, kStep)));
         for (int64_t k = 0; k < plan_.depth; k += plan_.pass) {
           const Part part{row, rows, column, columns, k, std::min(plan_.pass, plan_.depth - k)};
-          pack_left(part);
-          for (int64_t first = 0; first < rows; first += kRows)
-            for (int64_t panel = 0; panel < columns; panel += kColumns)
+          const bool last = k + part.depth >= plan_.depth;
+          const int64_t next_row = last ? row + rows : row, next_k = last ? 0 : k + part.depth;
+          ahead_ = Prefetch<float>(plan_.left, next_row, std::min(kGroup, end - next_row), next_k,
+                                   std::min(plan_.pass, plan_.depth - next_k),
+                                   blocks(rows, kRows) * (panels / kColumns) * blocks(part.depth, kStep));
+          take_left(part);
+          for (int64_t panel = 0; panel < columns; panel += kColumns)
+            for (int64_t first = 0; first < rows; first += kRows)
               multiply_block(part, first, panel, right_ + k * panels + panel * part.depth);
         }
         if (plan_.transposed) store_turned(row, rows, column, columns);
@@ -278,7 +183,7 @@ class Multiplication {
   void keep_left(int64_t begin, int64_t end) {
     for (int64_t k = 0; k < plan_.depth; k += plan_.pass) {
       Part part{0, plan_.rows, 0, 0, k, std::min(plan_.pass, plan_.depth - k)};
-      pack_left(part);
+      take_left(part);
       for (int64_t column = begin; column < end; column += kColumns) {
         part.column = column;
         part.columns = std::min(kColumns, end - column);
@@ -300,13 +205,23 @@ class Multiplication {
     if (!plan_.transposed && product_.bias != nullptr) std::copy_n(product_.bias + column, columns, after_);
   }
 
-  bool is_packed(const Part& part, int64_t row) const {
-    return !plan_.left.along_k || row + kRows > part.rows;
+  /// Rows that lie along k are multiplied where they are, unless they meet in few sets of the cache.
+  bool is_copied(const Part& part, int64_t row) const {
+    return meet_in_cache(plan_.left) || row + kRows > part.rows;
   }
 
-  void pack_left(const Part& part) {
-    const int64_t from = plan_.left.along_k ? part.rows / kRows * kRows : 0;
-    pack(plan_.left, part.row + from, part.rows - from, part.k, part.depth, kRows, left_ + from * part.depth);
+  void take_left(const Part& part) {
+    if (!plan_.left.along_k) return pack(plan_.left, part.row, part.rows, part.k, part.depth, kRows, left_);
+    const int64_t rows = up_to(part.rows, kRows);
+    for (int64_t row = 0; row < rows; ++row) {
+      if (!is_copied(part, row / kRows * kRows)) continue;
+      float* const to = left_ + row * plan_.left_stride();
+      const auto bytes = static_cast<size_t>(part.depth) * sizeof *to;
+      if (row < part.rows)
+        std::memcpy(to, plan_.left.data + (part.row + row) * plan_.left.stride + part.k, bytes);
+      else
+        std::memset(to, 0, bytes);
+    }
   }
 
   void multiply_block(const Part& part, int64_t row, int64_t panel, const float* right) {
@@ -314,12 +229,9 @@ class Multiplication {
     const int64_t stride = turned ? plan_.kept_columns : product_.out_stride;
     float* const to = turned ? turned_ + row * stride + panel
                              : product_.out + (part.row + row) * stride + part.column + panel;
-    const Sums sums{first ? zeros_ : to,
-                    first ? 0 : stride,
-                    last ? after_ + panel : zeros_,
-                    to,
-                    stride,
-                    streamed_ && last && !turned && plan_.right_is_kept};
+    const Sums sums{
+        first ? zeros_ : to,         first ? 0 : stride, last ? after_ + panel : zeros_, to, stride,
+        streamed_ && last && !turned};
     const int64_t rows = std::min(kRows, part.rows - row), columns = std::min(kColumns, part.columns - panel);
     if (turned || (rows == kRows && columns == kColumns)) return multiply(part, row, right, sums);
     multiply(part, row, right, {zeros_, 0, zeros_, edge_, kColumns, false});
@@ -330,11 +242,15 @@ class Multiplication {
   }
 
   void multiply(const Part& part, int64_t row, const float* right, const Sums& sums) {
-    if (is_packed(part, row))
+    const Fp32Side& left = plan_.left;
+    if (!left.along_k)
       multiply_tile<true>(left_ + row * part.depth, 0, right, part.depth, sums, ahead_);
+    else if (is_copied(part, row))
+      multiply_tile<false>(left_ + row * plan_.left_stride(), plan_.left_stride(), right, part.depth, sums,
+                           ahead_);
     else
-      multiply_tile<false>(plan_.left.data + (part.row + row) * plan_.left.stride + part.k, plan_.left.stride,
-                           right, part.depth, sums, ahead_);
+      multiply_tile<false>(left.data + (part.row + row) * left.stride + part.k, left.stride, right,
+                           part.depth, sums, ahead_);
   }
 
   void store_turned(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
