@@ -35,12 +35,12 @@ struct Sums {
   bool streamed;  // past the caches, where `to` and its rows begin with a line
 };
 
-template <bool kStreamed>
-[[gnu::always_inline]] inline void finish(const Vector (&sums)[kRows][kVectors], const Sums& at) {
+template <bool kStreamed, int64_t kUsed>
+[[gnu::always_inline]] inline void finish(const Vector (&sums)[kRows][kUsed], const Sums& at) {
 #pragma GCC unroll 8
   for (int64_t i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kUsed; ++v) {
       const int64_t column = v * kLanes;
       const Vector sum =
           load(at.before + i * at.before_stride + column) + sums[i][v] + load(at.after + column);
@@ -49,21 +49,28 @@ template <bool kStreamed>
     }
 }
 
-/// to [kRows, kColumns] = before + left [kRows, depth] * right [depth, kColumns] + after. A packed left side
-/// is [depth, kRows]; else its rows are `left_stride` apart.
-template <bool kPacked>
-[[gnu::noinline]] void multiply_tile(const float* left, int64_t left_stride, const float* right,
-                                     int64_t depth, const Sums& at, Prefetch<float>& ahead) {
-  Vector sums[kRows][kVectors] = {};
+/// Rows of the left side: packed, [depth, kRows], or `stride` apart.
+struct Left {
+  const float* data;
+  int64_t stride;
+};
+
+/// The first kUsed vectors of a tile: to = before + left [kRows, depth] * right [depth, kColumns] + after.
+template <bool kPacked, int64_t kUsed>
+[[gnu::noinline]] void multiply_vectors(const Left& rows, const float* right, int64_t depth, const Sums& at,
+                                        Prefetch<float>& ahead) {
+  Vector sums[kRows][kUsed] = {};
+  const float* left = rows.data;
+  const int64_t stride = rows.stride;
   const auto step = [&] [[gnu::always_inline]] () {
-    Vector r[kVectors];
+    Vector r[kUsed];
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kVectors; ++v) r[v] = load(right + v * kLanes);
+    for (int64_t v = 0; v < kUsed; ++v) r[v] = load(right + v * kLanes);
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kRows; ++i) {
-      const float l = kPacked ? left[i] : left[i * left_stride];
+      const float l = kPacked ? left[i] : left[i * stride];
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < kVectors; ++v) sums[i][v] += r[v] * l;
+      for (int64_t v = 0; v < kUsed; ++v) sums[i][v] += r[v] * l;
     }
     right += kColumns;
     left += kPacked ? kRows : 1;
@@ -76,6 +83,16 @@ template <bool kPacked>
   }
   for (; k < depth; ++k) step();
   at.streamed ? finish<true>(sums, at) : finish<false>(sums, at);
+}
+
+/// A tile of which `columns` are wanted: no more vectors than they need.
+template <bool kPacked, int64_t kUsed = kVectors>
+void multiply_tile(int64_t columns, const Left& rows, const float* right, int64_t depth, const Sums& at,
+                   Prefetch<float>& ahead) {
+  if constexpr (kUsed > 1)
+    if (columns <= (kUsed - 1) * kLanes)
+      return multiply_tile<kPacked, kUsed - 1>(columns, rows, right, depth, at, ahead);
+  multiply_vectors<kPacked, kUsed>(rows, right, depth, at, ahead);
 }
 
 int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -233,24 +250,22 @@ class Multiplication {
         first ? zeros_ : to,         first ? 0 : stride, last ? after_ + panel : zeros_, to, stride,
         streamed_ && last && !turned};
     const int64_t rows = std::min(kRows, part.rows - row), columns = std::min(kColumns, part.columns - panel);
-    if (turned || (rows == kRows && columns == kColumns)) return multiply(part, row, right, sums);
-    multiply(part, row, right, {zeros_, 0, zeros_, edge_, kColumns, false});
+    if (turned || (rows == kRows && columns == kColumns)) return multiply(part, row, columns, right, sums);
+    multiply(part, row, columns, right, {zeros_, 0, zeros_, edge_, kColumns, false});
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < columns; ++j)
         to[i * stride + j] =
             sums.before[i * sums.before_stride + j] + edge_[i * kColumns + j] + sums.after[j];
   }
 
-  void multiply(const Part& part, int64_t row, const float* right, const Sums& sums) {
+  void multiply(const Part& part, int64_t row, int64_t columns, const float* right, const Sums& sums) {
     const Fp32Side& left = plan_.left;
     if (!left.along_k)
-      multiply_tile<true>(left_ + row * part.depth, 0, right, part.depth, sums, ahead_);
-    else if (is_copied(part, row))
-      multiply_tile<false>(left_ + row * plan_.left_stride(), plan_.left_stride(), right, part.depth, sums,
-                           ahead_);
-    else
-      multiply_tile<false>(left.data + (part.row + row) * left.stride + part.k, left.stride, right,
-                           part.depth, sums, ahead_);
+      return multiply_tile<true>(columns, {left_ + row * part.depth, 0}, right, part.depth, sums, ahead_);
+    const Left rows = is_copied(part, row)
+                          ? Left{left_ + row * plan_.left_stride(), plan_.left_stride()}
+                          : Left{left.data + (part.row + row) * left.stride + part.k, left.stride};
+    multiply_tile<false>(columns, rows, right, part.depth, sums, ahead_);
   }
 
   void store_turned(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
