@@ -249,16 +249,21 @@ def load(folder, name):
 
 
 def collectives(folder):
-    rows = load(folder, "collectives")
-    theirs = {row["name"]: row["ms"] for row in load(folder, "peers-collectives")}
+    def medians(rows, *fields):
+        """{name: medians of its rows}, without Google Benchmark's /iterations:N."""
+        by_name = {}
+        for row in rows:
+            by_name.setdefault(row["name"].split("/iterations")[0], []).append(row)
+        return {name: [statistics.median(row[field] for row in same) for field in fields] for name, same in by_name.items()}
+
+    ours = medians(load(folder, "collectives"), "ms", "gloo_ms", "direct_ms", "of_direct")
+    theirs = medians(load(folder, "peers-collectives"), "ms")
     lines = ["| collective | ms | PyTorch's Gloo ms | times faster (>= 6) | our channel over Gloo ms | bare shared memory ms | of it (>= 0.8) |",
              "|---|---|---|---|---|---|---|"]
-    for row in rows:
-        name = row["name"].split("/iterations")[0]
-        gloo = theirs.get(name)
-        beside = f"{gloo:.2f} | {gloo / row['ms']:.1f}" if gloo else " | "
-        lines.append(f"| {name} | {row['ms']:.2f} | {beside} | {row['gloo_ms']:.2f} | {row['direct_ms']:.2f} | {row['of_direct']:.2f} |")
-    return "\n".join(lines) if rows else ""
+    for name, (ms, over_gloo, direct, of_direct) in ours.items():
+        beside = "{:.2f} | {:.1f}".format(theirs[name][0], theirs[name][0] / ms) if name in theirs else " | "
+        lines.append(f"| {name} | {ms:.2f} | {beside} | {over_gloo:.2f} | {direct:.2f} | {of_direct:.2f} |")
+    return "\n".join(lines) if ours else ""
 
 
 def adam(folder):

@@ -85,10 +85,23 @@ peers_parts() {
     die "DeepSpeed's Adam failed, see above"
   record_benchmark optimizer "$build/$PRESET/bench/optimizer_bench"
   python3 "$ROOT/bench/keep.py" "$build/peers-adam.jsonl" "$ROOT/bench/results/peers-adam.json" "./dev peers"
-  "$PEERS/bin/python" "$ROOT/bench/peers/collectives.py" >"$build/peers-collectives.jsonl" ||
-    die "PyTorch's Gloo failed, see above"
-  record_benchmark collectives "$build/$PRESET/zero" launch --ranks 2 -- "$build/$PRESET/bench/collectives_bench"
-  python3 "$ROOT/bench/keep.py" "$build/peers-collectives.jsonl" "$ROOT/bench/results/peers-collectives.json" "./dev peers"
+  peers_collectives
+}
+
+# Gloo's collectives and ours in turn, three rounds: the report shows medians.
+peers_collectives() {
+  local build=$ROOT/build round theirs= ours=
+  for round in 1 2 3; do
+    say "collectives, round $round"
+    "$PEERS/bin/python" "$ROOT/bench/peers/collectives.py" >"$build/peers-collectives-$round.jsonl" ||
+      die "PyTorch's Gloo failed, see above"
+    "$build/$PRESET/zero" launch --ranks 2 -- "$build/$PRESET/bench/collectives_bench" \
+      --benchmark_out="$build/collectives-$round.json" --benchmark_out_format=json >&2 || die "collectives failed, see above"
+    theirs+=${theirs:+,}$build/peers-collectives-$round.jsonl
+    ours+=${ours:+,}$build/collectives-$round.json
+  done
+  python3 "$ROOT/bench/keep.py" "$theirs" "$ROOT/bench/results/peers-collectives.json" "./dev peers"
+  python3 "$ROOT/bench/keep.py" "$ours" "$ROOT/bench/results/collectives.json" "./dev peers"
 }
 
 do_peers() {
