@@ -62,7 +62,7 @@ template <bool kPacked, int64_t kUsed>
   Vector sums[kRows][kUsed] = {};
   const float* left = rows.data;
   const int64_t stride = rows.stride;
-  const auto step = [&] [[gnu::always_inline]] () {
+  const auto step = [&]() __attribute__((always_inline)) {
     Vector r[kUsed];
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kUsed; ++v) r[v] = load(right + v * kLanes);
