@@ -113,11 +113,6 @@ struct Plan {
   }
 
  private:
-  /// A multiple of `unit` that cuts `count` into as few parts as `most` allows, of nearly one size.
-  static int64_t even_part(int64_t count, int64_t most, int64_t unit) {
-    return blocks(blocks(count, blocks(count, most)), unit) * unit;
-  }
-
   /// Of the two ways the one with less to transpose, in tiles: what is packed, or the output, two tiles at a
   /// time.
   void choose_roles(const Bf16Product& product) {

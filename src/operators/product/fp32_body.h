@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "operators/product/cut.h"
 #include "operators/product/fp32_vector.h"
 #include "operators/product/prefetch.h"
 #include "operators/product/product.h"
@@ -95,13 +96,7 @@ void multiply_tile(int64_t columns, const Left& rows, const float* right, int64_
   multiply_vectors<kPacked, kUsed>(rows, right, depth, at, ahead);
 }
 
-int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
 int64_t up_to(int64_t count, int64_t unit) { return blocks(count, unit) * unit; }
-
-/// A multiple of `unit` that cuts `count` into as few parts as `most` allows, of nearly one size.
-int64_t even_part(int64_t count, int64_t most, int64_t unit) {
-  return up_to(blocks(count, blocks(count, most)), unit);
-}
 
 bool meet_in_cache(const Fp32Side& side) {
   return side.stride * static_cast<int64_t>(sizeof(float)) % 2048 == 0;

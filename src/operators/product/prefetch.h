@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "operators/product/cut.h"
 #include "operators/product/product.h"
 
 namespace zero::product {
@@ -13,14 +14,15 @@ class Prefetch {
  public:
   Prefetch() = default;
   /// Rows [row, row + rows) and [k, k + depth) of each, within `steps` steps.
-  Prefetch(const SideOf<T>& side, int64_t row, int64_t rows, int64_t k, int64_t depth, int64_t steps) {
+  [[gnu::always_inline]] Prefetch(const SideOf<T>& side, int64_t row, int64_t rows, int64_t k, int64_t depth,
+                                  int64_t steps) {
     if (rows <= 0 || depth <= 0) return;
     at_ = reinterpret_cast<const char*>(side.data +
                                         (side.along_k ? row * side.stride + k : k * side.stride + row));
     stride_bytes_ = side.stride * static_cast<int64_t>(sizeof(T));
-    lines_ = ((side.along_k ? depth : rows) * static_cast<int64_t>(sizeof(T)) + kLine - 1) / kLine;
+    lines_ = blocks((side.along_k ? depth : rows) * static_cast<int64_t>(sizeof(T)), kLine);
     left_ = side.along_k ? rows : depth;
-    each_step_ = (lines_ * left_ + steps - 1) / steps;
+    each_step_ = blocks(lines_ * left_, steps);
   }
 
   [[gnu::always_inline]] void step() {

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "operators/product/cut.h"
+
 namespace zero::product {
 
 constexpr int64_t kTileRows = 16, kTileDepth = 32;
@@ -75,8 +77,6 @@ inline void zero_sums() {
   _tile_zero(2);
   _tile_zero(3);
 }
-
-inline int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 /// A mask of the first `count` of 32.
 inline __mmask32 first_of_32(int64_t count) {
