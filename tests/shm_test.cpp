@@ -61,6 +61,17 @@ TEST(BlockMap, LargeBlocksTakeTheSmallestGapThatFits) {
   EXPECT_EQ(map.take(4 * kLarge), first + kLarge / 2);
 }
 
+TEST(BlockMap, StaysBeforeAnEnd) {
+  BlockMap map(1024);
+  const size_t first = map.take(192).value();
+  EXPECT_FALSE(map.take(128, 64, 256));
+  EXPECT_FALSE(map.take(64, 256, 256));
+  EXPECT_EQ(map.take(64, 64, 256), 192u);
+  EXPECT_FALSE(map.take(64, 64, 256));
+  map.give(first);
+  EXPECT_EQ(map.take(128, 64, 256), 0u);
+}
+
 TEST(BlockMap, NeverHandsOutTheSameBytesTwice) {
   std::mt19937 random(7);
   BlockMap map(1 << 20);

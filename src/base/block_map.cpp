@@ -16,12 +16,13 @@ BlockMap::BlockMap(size_t bytes) {
   if (bytes >= kGrain) free_[0] = bytes / kGrain * kGrain;
 }
 
-std::optional<size_t> BlockMap::take(size_t bytes, size_t alignment) {
+std::optional<size_t> BlockMap::take(size_t bytes, size_t alignment, size_t end) {
   const size_t wanted = round_up(std::max<size_t>(bytes, 1), kGrain);
   auto chosen = free_.end();
   for (auto gap = free_.begin(); gap != free_.end(); ++gap) {
     const auto [begin, size] = *gap;
-    if (round_up(begin, alignment) + wanted > begin + size) continue;
+    if (begin >= end) break;
+    if (round_up(begin, alignment) + wanted > std::min(begin + size, end)) continue;
     if (chosen == free_.end() || size < chosen->second) chosen = gap;
     if (wanted < kLarge) break;
   }

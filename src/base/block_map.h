@@ -2,6 +2,7 @@
 // Which parts of an address range are taken. Pure arithmetic.
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 
@@ -18,8 +19,8 @@ class BlockMap {
   explicit BlockMap(size_t bytes);
 
   /// The offset of `bytes` (rounded up to kGrain, at least one) at a multiple of `alignment`, or nothing
-  /// where no gap is large enough.
-  std::optional<size_t> take(size_t bytes, size_t alignment = kGrain);
+  /// where no gap before `end` is large enough.
+  std::optional<size_t> take(size_t bytes, size_t alignment = kGrain, size_t end = SIZE_MAX);
   /// Gives back what take() returned. Throws Internal for an offset that is not taken.
   void give(size_t offset);
   /// The size of a block that is taken.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/block_map.h"
+#include "compute/lent_pages.h"
 #include "compute/zeros.h"
 #include "zero/error.h"
 
@@ -20,7 +21,7 @@ namespace zero {
 namespace {
 
 constexpr size_t kSmallest = 32 << 10;
-constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugePage = detail::kLentPageBytes;
 
 class TrainingAllocator final : public c10::Allocator {
  public:
@@ -46,6 +47,32 @@ class TrainingAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  // Pages that tensors have used before come first; neighbours beyond them only where there are none.
+  detail::FreePages take_pages(size_t most_bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto used_end = static_cast<size_t>(stats_.span_bytes) / kHugePage * kHugePage;
+    for (size_t pages = most_bytes / kHugePage; pages > 0; pages /= 2)
+      if (const auto offset = blocks_.take(pages * kHugePage, kHugePage, used_end))
+        return {taken_at(*offset, pages * kHugePage).data, pages * kHugePage};
+    const auto offset = blocks_.take(most_bytes, kHugePage);
+    TORCH_CHECK(offset, "out of memory: ", most_bytes, " bytes find no place");
+    return {taken_at(*offset, most_bytes).data, most_bytes};
+  }
+
+  bool give(void* data) {
+    const std::lock_guard lock(mutex_);
+    auto* byte = static_cast<char*>(data);
+    if (byte < base_ || byte >= base_ + bytes_) return false;
+    const auto offset = static_cast<size_t>(byte - base_);
+    stats_.used_bytes -= blocks_.taken_bytes(offset);
+    blocks_.give(offset);
+    if (blocks_.empty()) {
+      madvise(base_, static_cast<size_t>(stats_.span_bytes), MADV_DONTNEED);
+      stats_.span_bytes = 0;
+    }
+    return true;
+  }
 
   CpuAllocatorStats stats() const {
     const std::lock_guard lock(mutex_);
@@ -76,7 +103,7 @@ class TrainingAllocator final : public c10::Allocator {
   }
 
   struct Taken {
-    void* data;
+    char* data;
     bool is_untouched;  // no tensor was there before: pages that the kernel will give as zeros
   };
 
@@ -84,25 +111,15 @@ class TrainingAllocator final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     const auto offset = blocks_.take(bytes);
     TORCH_CHECK(offset, "out of memory: a tensor of ", bytes, " bytes finds no place");
-    stats_.used_bytes += blocks_.taken_bytes(*offset);
-    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.used_bytes);
-    const bool is_untouched = static_cast<int64_t>(*offset) >= stats_.span_bytes;
-    stats_.span_bytes = std::max(stats_.span_bytes, static_cast<int64_t>(*offset + bytes));
-    return {base_ + *offset, is_untouched};
+    return taken_at(*offset, bytes);
   }
 
-  bool give(void* data) {
-    const std::lock_guard lock(mutex_);
-    auto* byte = static_cast<char*>(data);
-    if (byte < base_ || byte >= base_ + bytes_) return false;
-    const auto offset = static_cast<size_t>(byte - base_);
-    stats_.used_bytes -= blocks_.taken_bytes(offset);
-    blocks_.give(offset);
-    if (blocks_.empty()) {
-      madvise(base_, static_cast<size_t>(stats_.span_bytes), MADV_DONTNEED);
-      stats_.span_bytes = 0;
-    }
-    return true;
+  Taken taken_at(size_t offset, size_t bytes) {
+    stats_.used_bytes += blocks_.taken_bytes(offset);
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.used_bytes);
+    const bool is_untouched = static_cast<int64_t>(offset) >= stats_.span_bytes;
+    stats_.span_bytes = std::max(stats_.span_bytes, static_cast<int64_t>(offset + bytes));
+    return {base_ + offset, is_untouched};
   }
 
   static c10::DataPtr pointer_to(void* data) { return {data, data, &release, c10::Device(c10::kCPU)}; }
@@ -135,6 +152,13 @@ at::Tensor zeros(int64_t numel, const at::TensorOptions& options) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({numel});
   return tensor;
 }
+
+FreePages take_free_pages(size_t most_bytes) {
+  TORCH_INTERNAL_ASSERT(installed, "lent pages need use_training_allocator()");
+  return TrainingAllocator::instance().take_pages(most_bytes);
+}
+
+void give_free_pages(const FreePages& pages) { TrainingAllocator::instance().give(pages.data); }
 
 }  // namespace detail
 

@@ -9,8 +9,6 @@
 
 #include "compute/copy.h"
 #include "compute/parallel.h"
-#include "engine/storage_access.h"
-#include "zero/cpu_allocator.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -75,25 +73,35 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
       places_.emplace_back(static_cast<int>(i), static_cast<int>(p));
     if (!layout.trainable) continue;
     gradients_[i].pending.resize(layout.parameters.size());
-    const at::TensorOptions values = units_[i].shard.options().dtype(options_.accumulation_dtype);
-    if (options_.placement == Placement::Partial && options_.accumulates && bucket_group().size() > 1) {
-      // The sum of this rank's shard takes the place of its own contribution, which has been packed by then.
-      gradients_[i].whole = gradients_[i].local = at::empty({layout.padded_numel}, values);
-      gradients_[i].shard =
-          gradients_[i].whole.narrow(0, shard_group_.rank() * layout.shard_numel, layout.shard_numel);
-    } else {
-      gradients_[i].shard = at::empty({layout.shard_numel}, values);
-    }
     bucket_piece_numel_ =
         std::max(bucket_piece_numel_, bucket_piece_numel(layout, shard_group_.size(), options_.bucket_numel));
     order_.push_back(static_cast<int>(i));
   }
   std::reverse(order_.begin(), order_.end());
-  // Activations then use what gradients need at the other end of a step. Pays where freed memory comes back
-  // at once.
-  lends_memory_ = !units_.empty() && keeps_freed_memory(units_.front().shard.device());
-  clear();
   used_.assign(places_.size(), 0);
+  make_memory();
+  clear();
+}
+
+void Gradients::make_memory() {
+  if (order_.empty()) return;
+  const bool keeps_whole =
+      options_.placement == Placement::Partial && options_.accumulates && bucket_group().size() > 1;
+  std::vector<int64_t> numels(units_.size());
+  for (const int unit : order_) {
+    const UnitLayout& layout = units_[static_cast<size_t>(unit)].layout;
+    numels[static_cast<size_t>(unit)] = keeps_whole ? layout.padded_numel : layout.shard_numel;
+  }
+  memory_.emplace(numels, units_.front().shard.options().dtype(options_.accumulation_dtype));
+  for (const int unit : order_) {
+    UnitGradient& gradient = gradients_[static_cast<size_t>(unit)];
+    const int64_t shard_numel = units_[static_cast<size_t>(unit)].layout.shard_numel;
+    gradient.shard = memory_->tensor(static_cast<size_t>(unit));
+    if (!keeps_whole) continue;
+    // The sum of this rank's shard takes the place of its own contribution, which has been packed by then.
+    gradient.whole = gradient.shard;
+    gradient.shard = gradient.whole.narrow(0, shard_group_.rank() * shard_numel, shard_numel);
+  }
 }
 
 void Gradients::begin_backward(bool boundary) {
@@ -130,8 +138,7 @@ void Gradients::send(int index) {
   UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
   const bool late = std::exchange(gradient.sent, true);
   if (bucket_group().size() == 1) return send_whole(index, late);
-  if (options_.placement == Placement::Partial && options_.accumulates)
-    fold_into_local(gradient, units_[static_cast<size_t>(index)]);
+  if (options_.placement == Placement::Partial && options_.accumulates) fold_into_local(index);
   if (!sends_now()) return;
   add_pieces(index, gradient.rounds++ == 0);
 }
@@ -139,7 +146,7 @@ void Gradients::send(int index) {
 // One rank owns the whole: no staging, and only replicas to talk to.
 void Gradients::send_whole(int index, bool late) {
   UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
-  hold(gradient);
+  hold(index);
   const std::string& name = units_[static_cast<size_t>(index)].layout.name;
   if (!(late && boundary_)) {
     add_directly(index, gradient.shard, gradient.rounds++ == 0);
@@ -170,12 +177,14 @@ void Gradients::add_directly(int index, const at::Tensor& into, bool first) {
   release(gradient);
 }
 
-void Gradients::fold_into_local(UnitGradient& gradient, const Unit& unit) {
+void Gradients::fold_into_local(int index) {
+  UnitGradient& gradient = gradients_[static_cast<size_t>(index)];
+  const Unit& unit = units_[static_cast<size_t>(index)];
   if (!gradient.local.defined()) {
     gradient.local = at::empty({unit.layout.padded_numel}, gradient.shard.options());
     gradient.local_fresh = true;
   }
-  hold(gradient);
+  hold(index);
   if (gradient.local_fresh) gradient.local.zero_();
   for (size_t p = 0; p < gradient.pending.size(); ++p) {
     const UnitParameter& parameter = unit.layout.parameters[p];
@@ -275,7 +284,7 @@ void Gradients::settle(Bucket& bucket) {
   bucket.work.wait_output();
   int64_t column = 0;
   for (const Piece& piece : bucket.pieces) {
-    if (bucket.sum.defined()) hold(gradients_[static_cast<size_t>(piece.unit)]);
+    if (bucket.sum.defined()) hold(piece.unit);
     if (bucket.sum.defined())
       put(gradients_[static_cast<size_t>(piece.unit)].shard.narrow(0, piece.begin, piece.numel),
           bucket.sum.narrow(0, column, piece.numel), piece.first);
@@ -311,7 +320,7 @@ void Gradients::pack(const Piece& piece, at::Tensor row, int rank) const {
 
 void Gradients::add_own(const Piece& piece, at::Tensor row, std::vector<ReducePart>& outs) {
   UnitGradient& gradient = gradients_[static_cast<size_t>(piece.unit)];
-  if (options_.accumulation_dtype == at::kFloat) hold(gradient);
+  if (options_.accumulation_dtype == at::kFloat) hold(piece.unit);
   const auto out = [&](int64_t from, int64_t numel) {
     return gradient.shard.narrow(0, piece.begin + from, numel);
   };
@@ -332,10 +341,6 @@ void Gradients::release(UnitGradient& gradient) {
   for (at::Tensor& pending : gradient.pending) pending.reset();
   gradient.arrived = 0;
   gradient.unpacked = false;
-}
-
-void Gradients::hold(UnitGradient& gradient) {
-  if (lends_memory_) obtain_memory(gradient.shard);
 }
 
 void Gradients::end_backward() {
@@ -386,8 +391,8 @@ void Gradients::clear() {
     gradient.rounds = 0;
     gradient.local = gradient.whole;
     gradient.local_fresh = true;
-    if (lends_memory_ && gradient.shard.defined()) release_memory(gradient.shard);
   }
+  if (memory_) memory_->release();
   std::fill(used_.begin(), used_.end(), 0);
 }
 

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/replica_reducer.h"
+#include "engine/sum_memory.h"
 #include "engine/unit.h"
 #include "zero/mesh.h"
 #include "zero/placement.h"
@@ -94,12 +96,13 @@ class Gradients {
     Work work;
   };
 
+  void make_memory();
   bool sends_now() const { return options_.placement == Placement::Shard || boundary_; }
   void send_ready();
   void send(int unit);
   void add_directly(int unit, const at::Tensor& into, bool first);
   void send_whole(int unit, bool late);
-  void fold_into_local(UnitGradient& gradient, const Unit& unit);
+  void fold_into_local(int unit);
   void add_pieces(int unit, bool first);
   void flush();
   void settle(Bucket& bucket);
@@ -115,7 +118,7 @@ class Gradients {
   void add_own(const Piece& piece, at::Tensor row, std::vector<ReducePart>& outs);
   void release(UnitGradient& gradient);
   /// Makes sure that the sums of a unit have memory.
-  void hold(UnitGradient& gradient);
+  void hold(int unit) { memory_->hold(static_cast<size_t>(unit)); }
   void agree_on_order();
 
   /// The ranks that buckets travel between.
@@ -126,9 +129,9 @@ class Gradients {
   GradientOptions options_;
   bool sums_whole_ = false;         // no shards, and replicas add up everything themselves in shared memory
   bool reads_own_ = false;          // this rank's own gradients are added from where they are
-  bool lends_memory_ = false;       // sums have memory from the first gradient of a step to its end only
   int64_t bucket_piece_numel_ = 0;  // capacity of a bucket, elements a rank
   std::vector<UnitGradient> gradients_;
+  std::optional<SumMemory> memory_;          // nothing where nothing is trained
   std::vector<std::pair<int, int>> places_;  // parameter -> unit, index inside
   std::vector<char> used_;
 
