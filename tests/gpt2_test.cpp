@@ -10,8 +10,8 @@
 
 #include <cmath>
 
-#include "models/cross_entropy.h"
 #include "models/tied_head.h"
+#include "operators/cross_entropy.h"
 #include "support/expect_error.h"
 #include "support/golden_gpt2.h"
 #include "support/module_tree.h"

@@ -85,8 +85,8 @@ struct EngineOptions {
   // place. Off: as autograd has it, two matrices and their sum.
   bool row_gradients = true;
   // On CPU, operators of any model that LibTorch computes slowly are computed by kernels of ours, with values
-  // that agree to rounding: attention, tanh GELU, matrix products, in bf16 the gradients of biases. Off:
-  // LibTorch's bits.
+  // that agree to rounding: attention, tanh GELU, log-softmax, matrix products, in bf16 the gradients of
+  // biases. Off: LibTorch's bits.
   bool fast_operators = true;
 };
 

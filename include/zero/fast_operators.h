@@ -7,8 +7,9 @@
 namespace zero {
 
 /// While it lives, operators of this thread (and of the backward it runs) are ours where we have a faster
-/// one: attention, tanh GELU, matrix products, in bf16 the gradients of biases. Their results differ from
-/// LibTorch's by rounding. May nest. To be destroyed by its own thread, in reverse order of construction.
+/// one: attention, tanh GELU, log-softmax, matrix products, in bf16 the gradients of biases. Their results
+/// differ from LibTorch's by rounding. May nest. To be destroyed by its own thread, in reverse order of
+/// construction.
 class FastOperators {
  public:
   FastOperators();

@@ -9,6 +9,7 @@
 
 #include "engine/engine_state.h"
 #include "engine/save_job.h"
+#include "engine/target_gradients.h"
 #include "engine/tied_gradients.h"
 #include "zero/error.h"
 
@@ -149,6 +150,7 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
   state.model.gradients->begin_backward(state.at_boundary());
   try {
     if (state.model.options.row_gradients) detail::prepare_tied_gradients(outputs);
+    if (state.model.options.fast_operators) detail::prepare_target_gradients(outputs);
     {
       detail::InterceptOperators intercept(nullptr, state.model.options.fast_operators);
       torch::autograd::backward(outputs, gradients);

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "engine/dispatch.h"
+#include "engine/target_gradients.h"
 #include "operators/attention.h"
 #include "operators/column_sums.h"
 #include "operators/gelu.h"
+#include "operators/log_softmax.h"
 #include "operators/product.h"
 #include "zero/fast_operators.h"
 
@@ -132,6 +134,15 @@ bool attention_backward(Stack& stack) {
   return replace(stack, kInputs, of_queries, of_keys, of_values);
 }
 
+// _log_softmax(Tensor self, int dim, bool half_to_float)
+bool log_softmax(Stack& stack) {
+  const at::Tensor& x = tensor_at(stack, 0, 3);
+  const int64_t dim = torch::jit::peek(stack, 1, 3).toInt();
+  if (torch::jit::peek(stack, 2, 3).toBool() || !has_fast_log_softmax(x) || (dim != -1 && dim != x.dim() - 1))
+    return false;
+  return replace(stack, 3, fast_log_softmax(x));
+}
+
 using Operator = bool (*)(Stack&);
 
 const std::unordered_map<c10::OperatorHandle, Operator>& operators() {
@@ -148,6 +159,9 @@ const std::unordered_map<c10::OperatorHandle, Operator>& operators() {
     add("aten::sum", "dim_IntList", &sum);
     add("aten::_scaled_dot_product_flash_attention_for_cpu", "", &attention);
     add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "", &attention_backward);
+    add("aten::_log_softmax", "", &log_softmax);
+    add("aten::nll_loss_backward", "", &keep_target_gradient);
+    add("aten::_log_softmax_backward_data", "", &take_target_gradient);
     return result;
   }();
   return *table;

@@ -12,10 +12,10 @@
 
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "engine/dispatch.h"
+#include "engine/graph_walk.h"
 
 namespace zero::detail {
 namespace {
@@ -136,22 +136,10 @@ void note_use(Node* node, AccumulateGrad& weight, UsesOfWeights& uses) {
 
 UsesOfWeights uses_of_weights(const std::vector<at::Tensor>& outputs) {
   UsesOfWeights uses;
-  std::unordered_set<Node*> seen;
-  std::vector<Node*> open;
-  const auto visit = [&](const std::shared_ptr<Node>& node) {
-    if (node != nullptr && seen.insert(node.get()).second) open.push_back(node.get());
-  };
-  for (const at::Tensor& output : outputs) visit(torch::autograd::impl::gradient_edge(output).function);
-  while (!open.empty()) {
-    Node* node = open.back();
-    open.pop_back();
-    for (const torch::autograd::Edge& edge : node->next_edges()) {
-      if (auto* weight = dynamic_cast<AccumulateGrad*>(edge.function.get()))
-        note_use(node, *weight, uses);
-      else
-        visit(edge.function);
-    }
-  }
+  for_each_node(outputs, [&](Node& node) {
+    for (const torch::autograd::Edge& edge : node.next_edges())
+      if (auto* weight = dynamic_cast<AccumulateGrad*>(edge.function.get())) note_use(&node, *weight, uses);
+  });
   return uses;
 }
 

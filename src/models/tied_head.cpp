@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "compute/parallel.h"
-#include "models/cross_entropy.h"
+#include "operators/cross_entropy.h"
 #include "operators/product.h"
 
 namespace zero::detail {

@@ -131,7 +131,9 @@ class Trained {
 struct Timings {
   std::vector<double> seconds, losses;
   std::vector<double> alone_seconds;  // of the forward and backward alone after each step; maybe empty
-  double pss_mib = 0, other_cpu = 0;
+  double pss_mib = 0;                 // proportional, the most between steps
+  double shared_mib = 0;              // what resident has beyond proportional, after the last step
+  double other_cpu = 0;
   double first_step_at = 0;  // Unix time of its beginning
 };
 
@@ -181,6 +183,8 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vo
     if (alone != nullptr) timings.alone_seconds.push_back(seconds_of(world, [&] { alone->step(micros); }));
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }
+  timings.shared_mib =
+      mebibytes("/proc/self/smaps_rollup", "Rss:") - mebibytes("/proc/self/smaps_rollup", "Pss:");
   at::Tensor own = at::tensor(cpu_seconds() - cpu, at::kDouble).view({1});
   world.all_reduce(own, Group::Reduce::Sum, "cpu time").wait();
   const double wall = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -232,7 +236,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
     return result;
   };
   const CpuAllocatorStats tensors = cpu_allocator_stats();  // zeros with --malloc
-  const auto peaks = whole(mebibytes("/proc/self/status", "VmHWM:")), pss = whole(timings.pss_mib),
+  const double peak = mebibytes("/proc/self/status", "VmHWM:");
+  const auto peaks = whole(peak), pss = whole(timings.pss_mib), peak_pss = whole(peak - timings.shared_mib),
              base = whole(base_memory.resident_mib), process = whole(without_tensors(base_memory, tensors));
   if (mesh.rank() != 0) return;
   const std::vector<double> timed(timings.seconds.begin() + arguments.warmup, timings.seconds.end());
@@ -257,6 +262,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
                          {"tokens_per_s", rounded(tokens / step_s, 1)},
                          {"peak_rss_mib", peaks},
                          {"pss_mib", pss},
+                         {"peak_pss_mib", peak_pss},
                          {"base_rss_mib", base},
                          {"other_cpu", rounded(timings.other_cpu, 2)},
                          {"first_step_at", rounded(timings.first_step_at, 3)},

@@ -16,4 +16,12 @@ float log_sum_exp(const Bf16* logits, int64_t n);
 void scaled_softmax(float* logits, int64_t n, float log_sum_exp, float scale);
 void scaled_softmax(Bf16* logits, int64_t n, float log_sum_exp, float scale);
 
+/// out[i] = logits[i] - log_sum_exp.
+void log_softmax_row(const float* logits, float* out, int64_t n, float log_sum_exp);
+void log_softmax_row(const Bf16* logits, Bf16* out, int64_t n, float log_sum_exp);
+
+/// out[i] = scale * exp(log_probabilities[i]).
+void scaled_exp(const float* log_probabilities, float* out, int64_t n, float scale);
+void scaled_exp(const Bf16* log_probabilities, Bf16* out, int64_t n, float scale);
+
 }  // namespace zero::detail

@@ -1,4 +1,4 @@
-#include "models/cross_entropy.h"
+#include "operators/cross_entropy.h"
 
 #include <cmath>
 #include <limits>
@@ -29,6 +29,16 @@ ZERO_INLINE void softmax(T* logits, int64_t n, float log_sum_exp, float scale) {
   for (int64_t i = 0; i < n; ++i) store(logits[i], scale * exp_of(to_float(logits[i]) - log_sum_exp));
 }
 
+template <class T>
+ZERO_INLINE void minus(const T* logits, T* out, int64_t n, float log_sum_exp) {
+  for (int64_t i = 0; i < n; ++i) store(out[i], to_float(logits[i]) - log_sum_exp);
+}
+
+template <class T>
+ZERO_INLINE void exponentials(const T* log_probabilities, T* out, int64_t n, float scale) {
+  for (int64_t i = 0; i < n; ++i) store(out[i], scale * exp_of(to_float(log_probabilities[i])));
+}
+
 }  // namespace
 
 ZERO_VECTOR_VERSIONS float log_sum_exp(const float* logits, int64_t n) { return log_sum(logits, n); }
@@ -38,6 +48,18 @@ ZERO_VECTOR_VERSIONS void scaled_softmax(float* logits, int64_t n, float log_sum
 }
 ZERO_VECTOR_VERSIONS void scaled_softmax(Bf16* logits, int64_t n, float log_sum_exp, float scale) {
   softmax(logits, n, log_sum_exp, scale);
+}
+ZERO_VECTOR_VERSIONS void log_softmax_row(const float* logits, float* out, int64_t n, float log_sum_exp) {
+  minus(logits, out, n, log_sum_exp);
+}
+ZERO_VECTOR_VERSIONS void log_softmax_row(const Bf16* logits, Bf16* out, int64_t n, float log_sum_exp) {
+  minus(logits, out, n, log_sum_exp);
+}
+ZERO_VECTOR_VERSIONS void scaled_exp(const float* log_probabilities, float* out, int64_t n, float scale) {
+  exponentials(log_probabilities, out, n, scale);
+}
+ZERO_VECTOR_VERSIONS void scaled_exp(const Bf16* log_probabilities, Bf16* out, int64_t n, float scale) {
+  exponentials(log_probabilities, out, n, scale);
 }
 
 }  // namespace zero::detail
