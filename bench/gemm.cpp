@@ -1,6 +1,6 @@
 // LibTorch's rate, and ours, for the matrix products of GPT-2 124M's forward and backward, at one micro-batch
-// of 256 tokens, all ranks at once: a line of JSON a dtype. FLOPs are counted as 2 m n k. Run by flops.py
-// under `zero launch`.
+// of 256 tokens, all ranks at once, and the processor's own limit: a line of JSON a dtype. FLOPs are counted
+// as 2 m n k. Run by flops.py under `zero launch`.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -8,8 +8,11 @@
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
+#include "operators/product/product.h"
+#include "units.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/fast_operators.h"
@@ -57,25 +60,55 @@ double seconds_of(const Layer& layer, at::ScalarType dtype, const Group& all) {
   return times[1 + kRounds / 2];
 }
 
+/// Of rank 0's units, while those of all ranks are busy; the median of the moments before and after each
+/// layer.
+class UnitRate {
+ public:
+  explicit UnitRate(at::ScalarType dtype, const Group& all) : half_(dtype == at::kBFloat16), all_(all) {}
+
+  void take() {
+    if (half_ && !product::runs_amx()) return;  // asks the kernel for permission, too
+    all_.barrier("units");
+    const std::optional<double> rate = half_ ? bf16_unit_gflops(kSeconds) : fp32_unit_gflops(kSeconds);
+    if (rate) rates_.push_back(*rate);
+  }
+
+  std::optional<double> median() {
+    if (rates_.empty()) return std::nullopt;
+    std::sort(rates_.begin(), rates_.end());
+    return rates_[rates_.size() / 2];
+  }
+
+ private:
+  static constexpr double kSeconds = 0.1;
+  bool half_;
+  const Group& all_;
+  std::vector<double> rates_;
+};
+
 void report(at::ScalarType dtype, const Group& all) {
   const Gpt2Shape shape = gpt2_shape("gpt2");
   double seconds = 0, our_seconds = 0, flops = 0;
+  UnitRate units(dtype, all);
+  units.take();
   for (const Layer& layer : layers_of(shape)) {
     seconds += seconds_of(layer, dtype, all);
     const FastOperators fast;
     our_seconds += seconds_of(layer, dtype, all);
+    units.take();
     flops += 3.0 * 2 * kTokens * static_cast<double>(layer.in * layer.out * layer.count);
   }
   const double attention = 3.0 * 4 * kTokens * kTokens * static_cast<double>(shape.width * shape.layers);
   if (all.rank() != 0) return;
-  const nlohmann::ordered_json row = {{"dtype", dtype == at::kFloat ? "fp32" : "bf16"},
-                                      {"ranks", all.size()},
-                                      {"threads", at::get_num_threads()},
-                                      {"gemm_flops", flops},
-                                      {"attention_flops", attention},
-                                      {"gemm_s", seconds},
-                                      {"gemm_gflops_per_s", flops / seconds / 1e9},
-                                      {"our_gemm_gflops_per_s", flops / our_seconds / 1e9}};
+  nlohmann::ordered_json row = {{"dtype", dtype == at::kFloat ? "fp32" : "bf16"},
+                                {"ranks", all.size()},
+                                {"threads", at::get_num_threads()},
+                                {"gemm_flops", flops},
+                                {"attention_flops", attention},
+                                {"gemm_s", seconds},
+                                {"gemm_gflops_per_s", flops / seconds / 1e9},
+                                {"our_gemm_gflops_per_s", flops / our_seconds / 1e9}};
+  if (const std::optional<double> rate = units.median()) row["unit_gflops_per_s"] = *rate;
   std::cout << row.dump() << std::endl;
 }
 

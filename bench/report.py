@@ -176,6 +176,19 @@ def start_rows(steps):
     return lines
 
 
+def memory_rows(steps):
+    """Peaks at stage 3 over the best peer's: resident, and with each shared page divided by its users."""
+    peers = [c for c in ("FSDP2 reshard", "DeepSpeed ZeRO-3") if steps.has(c)]
+    lines, most = [], 0.5 * slack_of(steps.name)
+    for field, said in (("peak_rss_mib", "resident"), ("peak_pss_mib", "proportional")):
+        for case in ("zero.cpp plain stage 3", "zero.cpp stage 3"):
+            if not peers or not steps.has(case) or any(field not in run for c in (*peers, case) for run in steps.runs[c]):
+                continue
+            ratio = steps.largest(case, field) / min(steps.largest(c, field) for c in peers)
+            lines.append(f"| {case}: peak {said} | best peer's stage 3 | {ratio:.3f} | | {most:.3g} | {verdict_of(ratio, most)} |")
+    return lines
+
+
 def ratios(steps, folder):
     in_one_run = os.path.exists(os.path.join(folder, f"steps-{steps.name}-floor.json"))  # which tells more than one round
     lines = ["| step of | over that of | ratio | of the fastest steps | at most | |", "|---|---|---|---|---|---|",
@@ -190,13 +203,7 @@ def ratios(steps, folder):
         fastest = steps.fastest(case) / steps.fastest(other)
         lines.append(f"| {case} | {other} | {ratio:.3f} | {fastest:.3f} | {'' if most is None else format(most, '.3g')} | {verdict} |")
     lines += split_rows(steps) + start_rows(steps) + plan_rows(steps)
-    peers = [c for c in ("FSDP2 reshard", "DeepSpeed ZeRO-3") if steps.has(c)]
-    if peers:
-        best, most = min(steps.largest(c, "peak_rss_mib") for c in peers), 0.5 * slack_of(steps.name)
-        for case in ("zero.cpp plain stage 3", "zero.cpp stage 3"):
-            if steps.has(case):
-                ratio = steps.largest(case, "peak_rss_mib") / best
-                lines.append(f"| {case}: peak resident | best peer's stage 3 | {ratio:.3f} | | {most:.3g} | {verdict_of(ratio, most)} |")
+    lines += memory_rows(steps)
     return "\n".join(lines)
 
 
@@ -297,15 +304,17 @@ def flops(folder):
     rows = load(folder, "flops")
     if not rows:
         return ""
-    lines = ["| dtype | | the products alone, GFLOP/s a thread | forward + backward, s | GFLOP/s a thread | of the products' rate |",
-             "|---|---|---|---|---|---|"]
+    lines = ["| dtype | | registers alone, GFLOP/s a thread | the products alone, GFLOP/s a thread | forward + backward, s | GFLOP/s a thread "
+             "| of the products' rate |", "|---|---|---|---|---|---|---|"]
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         mine = [row for row in rows if row["dtype"] == dtype]
         work = (mine[0]["gemm_flops"] + mine[0]["attention_flops"]) / 1e9
         for name, field, rate in (("(a) plain, LibTorch's products", "plain_s", "gemm_gflops_per_s"), ("(b) ours", "ours_s", "our_gemm_gflops_per_s")):
             seconds, alone = (statistics.median(row[key] for row in mine) for key in (field, rate))
             share = statistics.median(work / row[field] / row[rate] for row in mine)
-            lines.append(f"| {dtype} | {name} | {alone:.0f} | {seconds:.3f} | {work / seconds:.0f} | {share:.2f} |")
+            limits = [row["unit_gflops_per_s"] for row in mine if "unit_gflops_per_s" in row]
+            limit = f"{statistics.median(limits):.0f}" if limits else ""
+            lines.append(f"| {dtype} | {name} | {limit} | {alone:.0f} | {seconds:.3f} | {work / seconds:.0f} | {share:.2f} |")
     return "\n".join(lines)
 
 

@@ -74,9 +74,10 @@ def run_rank(rank, arguments, peer, build, port, out):
         dist.all_reduce(loss)
         losses.append(float(loss) / arguments.ranks)
         pss_mib = max(pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"))
+    shared_mib = mebibytes("/proc/self/smaps_rollup", "Rss:") - mebibytes("/proc/self/smaps_rollup", "Pss:")
     cpu, busy, wall = time.process_time() - cpu, busy_s() - busy, time.perf_counter() - began
     figures = [None] * arguments.ranks
-    dist.all_gather_object(figures, (mebibytes("/proc/self/status", "VmHWM"), pss_mib, base_mib, cpu))
+    dist.all_gather_object(figures, (mebibytes("/proc/self/status", "VmHWM"), pss_mib, base_mib, cpu, shared_mib))
     if rank == 0:
         timed = seconds[arguments.warmup:]
         step_s = statistics.median(timed)
@@ -87,6 +88,7 @@ def run_rank(rank, arguments, peer, build, port, out):
             "dtype": arguments.dtype, "ckpt": 0, "grad_accum": arguments.grad_accum, "steps": arguments.steps,
             "step_s": round(step_s, 4), "step_s_min": round(min(timed), 4), "tokens_per_s": round(tokens / step_s, 1),
             "peak_rss_mib": [round(f[0]) for f in figures], "pss_mib": [round(f[1]) for f in figures],
+            "peak_pss_mib": [round(f[0] - f[4]) for f in figures],
             "base_rss_mib": [round(f[2]) for f in figures],
             "other_cpu": round(max(0.0, busy - sum(f[3] for f in figures)) / wall, 2),
             "first_step_at": round(first_step_at, 3),
