@@ -10,6 +10,7 @@
 
 #include "base/block_map.h"
 #include "support/ranks.h"
+#include "support/signal_pipe.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -22,6 +23,7 @@ using testing::collect_processes;
 using testing::collect_ranks;
 using testing::RankOptions;
 using testing::run_ranks;
+using testing::SignalPipe;
 using Clock = std::chrono::steady_clock;
 
 RankOptions shared_memory() {
@@ -169,28 +171,30 @@ TEST(SharedMemory, ReduceScatterReadsInPlaceAndAddsInRankOrder) {
       shared_memory());
 }
 
+// Rank 0 joins an operation and does something else until rank 1 says that it has what it waited for.
 TEST(SharedMemory, OutputsComeWhileTheOtherRankIsBusyElsewhere) {
+  const SignalPipe came, reads;
   run_ranks(
       2,
-      [](Mesh mesh) {
+      [&](Mesh mesh) {
         Group dp = mesh.group("dp");
         for (bool in_place : {false, true}) {
           at::Tensor in = in_place ? dp.empty(200000, at::kFloat) : at::empty({200000});
           in.fill_(dp.rank() + 1);
           at::Tensor out = at::empty({100000});
-          dp.barrier("begin");
           Work work = dp.reduce_scatter(out, in, false, "grads");
           if (dp.rank() == 0) {
-            sleep(2);
+            EXPECT_TRUE(came.take(seconds(20))) << "rank 1's output waits for rank 0, in place: " << in_place;
+            if (in_place) reads.give();
             work.wait();
-            continue;
+          } else {
+            work.wait_output();
+            EXPECT_EQ(out.sum().item<float>(), 300000);
+            if (in_place) came.give();
+            work.wait();  // in place: until rank 0 has read too
+            if (in_place) EXPECT_TRUE(reads.take(milliseconds(0))) << "rank 0 has not read yet";
+            if (!in_place) came.give();
           }
-          const auto began = Clock::now();
-          work.wait_output();
-          EXPECT_LT(Clock::now() - began, milliseconds(1500));
-          EXPECT_EQ(out.sum().item<float>(), 300000);
-          work.wait();  // in place: until rank 0 has read too
-          EXPECT_EQ(Clock::now() - began > milliseconds(1500), in_place);
         }
       },
       shared_memory());
