@@ -25,7 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kTokens = 256;
-constexpr int kRounds = 7;
+constexpr int kMostRounds = 7;
+constexpr double kSecondsOfRounds = 5;  // where LibTorch takes minutes, a round is enough
 
 /// One linear layer of the model and how often it is there.
 struct Layer {
@@ -37,6 +38,13 @@ std::vector<Layer> layers_of(const Gpt2Shape& shape) {
   return {{d, 3 * d, n}, {d, d, n}, {d, 4 * d, n}, {4 * d, d, n}, {d, shape.vocab_size, 1}};
 }
 
+/// As many as fit into some seconds, the same on all ranks.
+int rounds_of(double seconds_of_one, const Group& all) {
+  at::Tensor slowest = at::full({1}, seconds_of_one, at::kDouble);
+  all.all_reduce(slowest, Group::Reduce::Max, "rounds").wait();
+  return static_cast<int>(std::clamp(kSecondsOfRounds / slowest.item<double>(), 1.0, 1.0 * kMostRounds));
+}
+
 /// Median seconds of all products of all layers like this, forward and backward. Each has weights of its own,
 /// which come from memory as they do in a step.
 double seconds_of(const Layer& layer, at::ScalarType dtype, const Group& all) {
@@ -46,7 +54,8 @@ double seconds_of(const Layer& layer, at::ScalarType dtype, const Group& all) {
   std::vector<at::Tensor> weights;
   for (int64_t i = 0; i < layer.count; ++i) weights.push_back(at::randn({layer.out, layer.in}).to(options));
   std::vector<double> times;
-  for (int round = 0; round <= kRounds; ++round) {
+  int rounds = kMostRounds;
+  for (int round = 0; round <= rounds; ++round) {
     all.barrier("products");
     const auto began = Clock::now();
     for (const at::Tensor& weight : weights) at::mm(x, weight.t());
@@ -55,21 +64,23 @@ double seconds_of(const Layer& layer, at::ScalarType dtype, const Group& all) {
       at::mm(g.t(), x);
     }
     times.push_back(std::chrono::duration<double>(Clock::now() - began).count());
+    if (round == 0) rounds = rounds_of(times[0], all);
   }
   std::sort(times.begin() + 1, times.end());  // the first prepares the kernels
-  return times[1 + kRounds / 2];
+  return times[static_cast<size_t>(1 + rounds / 2)];
 }
 
-/// Of rank 0's units, while those of all ranks are busy; the median of the moments before and after each
-/// layer.
+/// Of rank 0's units (bf16 is multiplied as fp32 where there are no tiles), while those of all ranks are busy;
+/// the median of the moments before and after each layer.
 class UnitRate {
  public:
   explicit UnitRate(at::ScalarType dtype, const Group& all) : half_(dtype == at::kBFloat16), all_(all) {}
 
   void take() {
-    if (half_ && !product::runs_amx()) return;  // asks the kernel for permission, too
+    if (half_ && product::best_bf16_kernels() == nullptr) return;  // LibTorch's, by instructions of their own
+    const bool tiles = half_ && product::runs_amx();               // asks the kernel for permission, too
     all_.barrier("units");
-    const std::optional<double> rate = half_ ? bf16_unit_gflops(kSeconds) : fp32_unit_gflops(kSeconds);
+    const std::optional<double> rate = tiles ? bf16_unit_gflops(kSeconds) : fp32_unit_gflops(kSeconds);
     if (rate) rates_.push_back(*rate);
   }
 

@@ -37,12 +37,12 @@ bool are_factors(const at::Tensor& left, const at::Tensor& right) {
 /// Calls f with the kernels for a dtype, bf16 by its bits. False where there are none.
 template <class F>
 bool with_kernels(at::ScalarType dtype, F f) {
-  const auto call = [&](const auto& kernels) {
-    if (!kernels.empty()) f(*kernels.back());
-    return !kernels.empty();
+  const auto call = [&](const auto* kernels) {
+    if (kernels != nullptr) f(*kernels);
+    return kernels != nullptr;
   };
-  if (dtype == at::kBFloat16) return call(product::bf16_kernels());
-  return dtype == at::kFloat && call(product::fp32_kernels());
+  if (dtype == at::kBFloat16) return call(product::best_bf16_kernels());
+  return dtype == at::kFloat && call(product::best_fp32_kernels());
 }
 
 bool may_be_tiled(const at::Tensor& left, const at::Tensor& right) {

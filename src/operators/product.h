@@ -17,9 +17,9 @@ std::optional<at::Tensor> fast_product(const at::Tensor& left, const at::Tensor&
 /// of tiles is not open.
 bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right);
 
-/// By our kernels (operators/product/product.h): bf16 by AMX, in fp32, rounded once; fp32 by vectors. Empty
-/// where the processor has none or an operand is no such matrix on CPU that lies in rows or columns, is
-/// small, or has another dtype or size than the others need.
+/// By our kernels (operators/product/product.h): bf16 by AMX or vectors, in fp32, rounded once; fp32 by
+/// vectors. Empty where the processor has none or LibTorch is faster, or an operand is no such matrix on CPU
+/// that lies in rows or columns, is small, or has another dtype or size than the others need.
 std::optional<at::Tensor> product_of_tiles(const at::Tensor& left, const at::Tensor& right,
                                            const at::Tensor& bias = {});
 

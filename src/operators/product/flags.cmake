@@ -6,8 +6,8 @@ set(zero_amx_flags -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -
     -mprefer-vector-width=512 "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/amx.cpp PROPERTIES COMPILE_OPTIONS "${zero_amx_flags}")
-  set(fp32 -O3 -ffp-contract=fast -mfma)
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/fp32_avx2.cpp PROPERTIES COMPILE_OPTIONS "${fp32};-mavx2")
-  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/fp32_avx512.cpp PROPERTIES
-                              COMPILE_OPTIONS "${fp32};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mprefer-vector-width=512")
+  set(vectors -O3 -ffp-contract=fast -mfma)
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avx2.cpp PROPERTIES COMPILE_OPTIONS "${vectors};-mavx2")
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avx512.cpp PROPERTIES
+                              COMPILE_OPTIONS "${vectors};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mprefer-vector-width=512")
 endif()

@@ -2,8 +2,8 @@
 // Products of matrices for the shapes of training: a micro-batch of tokens by a layer's weight. A general
 // routine packs both sides before it multiplies, waits for memory where the weight is not in the cache, and
 // reads the output's lines before it writes them. Here the weight is packed (or only fetched) and sums are
-// written, past the caches, while tiles are multiplied. bf16 is multiplied by AMX and summed in fp32, fp32 by
-// vectors. bench/gemm.cpp times them beside LibTorch's.
+// written, past the caches, while tiles are multiplied. bf16 is multiplied by AMX, or widened and multiplied by
+// vectors as fp32 is, and summed in fp32. bench/gemm.cpp times them beside LibTorch's.
 
 #include <cstdint>
 #include <span>
@@ -51,10 +51,15 @@ struct KernelsOf {
   void (*multiply)(const ProductOf<T>& product, int64_t begin, int64_t end, char* scratch);
 };
 
-/// Those that this processor runs, the fastest last: AMX for bf16 or none, AVX2 and AVX-512 for fp32 or none.
-/// All of fp32 give the same bits. Thread safe.
+/// Those that this processor runs, the fastest last: AVX2, AVX-512 and for bf16 AMX, or none. All that use
+/// vectors give the same bits. Thread safe.
 std::span<const KernelsOf<uint16_t>* const> bf16_kernels();
 std::span<const KernelsOf<float>* const> fp32_kernels();
+
+/// The one to compute with, or null where LibTorch's products are faster: of bf16, where the processor
+/// multiplies it by AVX-512 as it is, but has no AMX. Thread safe.
+const KernelsOf<uint16_t>* best_bf16_kernels();
+const KernelsOf<float>* best_fp32_kernels();
 
 /// True where the processor has AMX for bf16 and the system lets this process use it. Thread safe; asked
 /// once.

@@ -1,12 +1,14 @@
 #pragma once
-// Vectors of fp32, and matrices that are copied into panels or turned. Only for files that are compiled for
-// vectors; each has its own copy.
+// Vectors of fp32, and matrices of fp32 or bf16 that are copied into panels or turned. Only for files that
+// are compiled for vectors; each has its own copy.
 
 #include <immintrin.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "operators/product/product.h"
@@ -22,14 +24,43 @@ constexpr int64_t kLanes = 8, kRows = 6, kVectors = 2;  // 12 sums of 16 registe
 constexpr int64_t kColumns = kLanes * kVectors;
 
 using Vector [[gnu::vector_size(kLanes * sizeof(float))]] = float;
+using Bits [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
+using Halves [[gnu::vector_size(kLanes * sizeof(uint16_t))]] = uint16_t;
 
-[[gnu::always_inline]] inline Vector load(const float* from) {
-  Vector vector;
+/// An element by its bits: fp32, or bf16.
+template <class T>
+constexpr bool kIsHalf = std::is_same_v<T, uint16_t>;
+
+template <class V, class T>
+[[gnu::always_inline]] inline V load_bits(const T* from) {
+  V vector;
   std::memcpy(&vector, from, sizeof vector);
   return vector;
 }
+[[gnu::always_inline]] inline Vector load(const float* from) { return load_bits<Vector>(from); }
+[[gnu::always_inline]] inline Vector load(const uint16_t* from) {
+  return std::bit_cast<Vector>(__builtin_convertvector(load_bits<Halves>(from), Bits) << 16);
+}
+[[gnu::always_inline]] inline float widen(float x) { return x; }
+[[gnu::always_inline]] inline float widen(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
+
 [[gnu::always_inline]] inline void store(float* to, Vector vector) {
   std::memcpy(to, &vector, sizeof vector);
+}
+/// Rounded to nearest, ties to even; a NaN stays one.
+[[gnu::always_inline]] inline void store(uint16_t* to, Vector vector) {
+  const Bits bits = std::bit_cast<Bits>(vector);
+  const Bits rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const Bits nan = std::bit_cast<Bits>(vector != vector);
+  const Halves halves = __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0), Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+[[gnu::always_inline]] inline void store(float* to, float x) { *to = x; }
+[[gnu::always_inline]] inline void store(uint16_t* to, float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  *to = static_cast<uint16_t>(x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 /// Past the caches: a line that is read to be overwritten costs more than a later read of it.
@@ -40,9 +71,13 @@ using Vector [[gnu::vector_size(kLanes * sizeof(float))]] = float;
   _mm256_stream_ps(to, vector);
 #endif
 }
+/// Vectors of bf16 are no whole lines.
+[[gnu::always_inline]] inline void stream(uint16_t* to, Vector vector) { store(to, vector); }
+
 bool are_lines(const float* to, int64_t stride) {
   return ((reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(stride) * sizeof *to) & 63U) == 0;
 }
+bool are_lines(const uint16_t* /*to*/, int64_t /*stride*/) { return false; }
 
 /// Exchanges kStep x kStep blocks off the diagonal.
 template <int kStep, int... kLane>
@@ -67,17 +102,19 @@ template <int kStep>
 }
 
 /// A block [rows, columns] of memory, both at most kLanes, that is copied transposed.
+template <class From, class To>
 struct Turned {
-  const float* from;
+  const From* from;
   int64_t from_stride;
-  float* to;
+  To* to;
   int64_t to_stride;
   int64_t rows, columns;
-  const float* add;  // to each row of the result, `rows` of it; or null
+  const To* add;  // to each row of the result, `rows` of it; or null
   bool streamed;
 };
 
-inline void copy_turned(const Turned& block) {
+template <class From, class To>
+void copy_turned(const Turned<From, To>& block) {
   if (block.rows == kLanes && block.columns == kLanes) {
     Vector r[kLanes];
 #pragma GCC unroll 16
@@ -92,38 +129,49 @@ inline void copy_turned(const Turned& block) {
   }
   for (int64_t i = 0; i < block.rows; ++i)
     for (int64_t j = 0; j < block.columns; ++j)
-      block.to[j * block.to_stride + i] =
-          block.from[i * block.from_stride + j] + (block.add != nullptr ? block.add[i] : 0);
+      store(block.to + j * block.to_stride + i,
+            widen(block.from[i * block.from_stride + j]) + (block.add != nullptr ? widen(block.add[i]) : 0));
+}
+
+template <class T>
+void copy_row(float* to, const T* from, int64_t numel) {
+  int64_t i = 0;
+  for (; i + kLanes <= numel; i += kLanes) store(to + i, load(from + i));
+  for (; i < numel; ++i) to[i] = widen(from[i]);
 }
 
 /// The usual widths without a call.
-[[gnu::always_inline]] inline void copy_row(float* to, const float* from, int64_t numel) {
+template <class T>
+[[gnu::always_inline]] inline void copy_some(float* to, const T* from, int64_t numel) {
   if (numel == kRows) {
-    std::memcpy(to, from, kRows * sizeof *to);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kRows; ++i) to[i] = widen(from[i]);
   } else if (numel == kColumns) {
+#pragma GCC unroll 4
     for (int64_t v = 0; v < kVectors; ++v) store(to + v * kLanes, load(from + v * kLanes));
   } else {
-    std::memcpy(to, from, static_cast<size_t>(numel) * sizeof *to);
+    copy_row(to, from, numel);
   }
 }
 
 /// Rows [row, row + rows) of a side and [k, k + depth) of each, as panels of `width` rows: [depth, width],
 /// zeros beyond the last row.
-void pack(const Fp32Side& side, int64_t row, int64_t rows, int64_t k, int64_t depth, int64_t width,
+template <class T>
+void pack(const SideOf<T>& side, int64_t row, int64_t rows, int64_t k, int64_t depth, int64_t width,
           float* to) {
   for (int64_t first = 0; first < rows; first += width, to += width * depth) {
     const int64_t here = std::min(width, rows - first);
     if (here < width) std::memset(to, 0, static_cast<size_t>(width * depth) * sizeof *to);
     if (!side.along_k) {
-      const float* from = side.data + k * side.stride + row + first;
-      for (int64_t at = 0; at < depth; ++at) copy_row(to + at * width, from + at * side.stride, here);
+      const T* from = side.data + k * side.stride + row + first;
+      for (int64_t at = 0; at < depth; ++at) copy_some(to + at * width, from + at * side.stride, here);
       continue;
     }
-    const float* from = side.data + (row + first) * side.stride + k;
+    const T* from = side.data + (row + first) * side.stride + k;
     for (int64_t i = 0; i < here; i += kLanes)
       for (int64_t at = 0; at < depth; at += kLanes)
-        copy_turned({from + i * side.stride + at, side.stride, to + at * width + i, width,
-                     std::min(kLanes, here - i), std::min(kLanes, depth - at), nullptr, false});
+        copy_turned<T, float>({from + i * side.stride + at, side.stride, to + at * width + i, width,
+                               std::min(kLanes, here - i), std::min(kLanes, depth - at), nullptr, false});
   }
 }
 
