@@ -70,8 +70,8 @@ double seconds_of(const Layer& layer, at::ScalarType dtype, const Group& all) {
   return times[static_cast<size_t>(1 + rounds / 2)];
 }
 
-/// Of rank 0's units (bf16 is multiplied as fp32 where there are no tiles), while those of all ranks are busy;
-/// the median of the moments before and after each layer.
+/// Of rank 0's units (bf16 is multiplied as fp32 where there are no tiles), while those of all ranks are
+/// busy; the median of the moments before and after each layer.
 class UnitRate {
  public:
   explicit UnitRate(at::ScalarType dtype, const Group& all) : half_(dtype == at::kBFloat16), all_(all) {}

@@ -134,8 +134,11 @@ TEST(Attention, EveryKindOfProcessor) {
 }
 
 TEST(Attention, LargeScoresAndNaNs) {
-  const Tensor q = at::full({1, 1, 4, 16}, 100.0F), k = at::randn({1, 1, 4, 16}) * 100,
+  at::manual_seed(7);
+  // Scores of thousands, exact in fp32, two and two nearly the same: so weights are neither 0 nor 1.
+  const Tensor q = at::full({1, 1, 4, 16}, 64.0F), k = at::randint(-3, 4, {1, 1, 4, 16}).to(at::kFloat) * 64,
                v = at::randn({1, 1, 4, 16});
+  for (const int row : {1, 3}) k[0][0][row].copy_(k[0][0][row - 1].roll(1)), k[0][0][row][0] += 1.0 / 64;
   const Tensor upstream = at::ones_like(q);
   expect_near(ours(q, k, v, upstream, true, 1), formula(q, k, v, upstream, true, 1), 1e-3, "large");
   Tensor broken = v.clone();
@@ -154,13 +157,14 @@ TEST(Attention, WhatItDoesNotTake) {
   EXPECT_FALSE(detail::has_fast_attention(x, x, x.narrow(2, 0, 4)));
   EXPECT_FALSE(detail::has_fast_attention(x.narrow(2, 0, 0), x, x));
   EXPECT_FALSE(detail::has_fast_attention(x.narrow(2, 0, 1), x, x)) << "a token that is generated";
-  const int64_t longest = attention::best_kernels().longest_half;
+  const int64_t longest = std::min<int64_t>(attention::best_kernels().longest_half, 5000);  // it may be all
   const Tensor longer = at::empty({1, 1, longest + 1, 16}), half = longer.to(at::kBFloat16);
   EXPECT_TRUE(detail::has_fast_attention(longer, longer, longer));
-  EXPECT_FALSE(detail::has_fast_attention(half, half, half)) << "where LibTorch's blocks are large";
+  const bool any = longest < attention::best_kernels().longest_half;
+  EXPECT_EQ(detail::has_fast_attention(half, half, half), any) << "where LibTorch's blocks are large";
   const Tensor fits = half.narrow(2, 0, longest);
   EXPECT_TRUE(detail::has_fast_attention(fits, fits, fits));
-  EXPECT_FALSE(detail::has_fast_attention(fits, half, half));
+  EXPECT_EQ(detail::has_fast_attention(fits, half, half), any);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 namespace zero::detail {
 
 /// Whether the functions below are worth it and take these: on CPU, [batch, heads, length, width] of one
-/// dtype, fp32 or bf16, 16 queries or more (of bf16 at most 767; with AMX 4096), rows of up to 512 elements
-/// side by side.
+/// dtype, fp32 or bf16, 16 queries or more (of bf16 at most 767 where the processor has AVX-512, or 4096
+/// where it has AMX), rows of up to 512 elements side by side.
 bool has_fast_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
 
 /// softmax(scale queries keys^T) values, in memory of [batch, length, heads, width]; and the logarithms of

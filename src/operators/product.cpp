@@ -13,9 +13,6 @@ namespace {
 
 constexpr int64_t kLineBytes = 64;
 constexpr int64_t kFewestElements = 1 << 20;  // of a matrix whose copy pays
-// Below these a product is mostly its preparation.
-constexpr int64_t kFewestRows = 16;
-constexpr int64_t kFewestMultiplications = 1 << 21;
 
 bool is_matrix(const at::Tensor& x) { return x.is_cpu() && x.dim() == 2 && x.numel() > 0; }
 
@@ -34,23 +31,25 @@ bool are_factors(const at::Tensor& left, const at::Tensor& right) {
          left.size(1) == right.size(0);
 }
 
-/// Calls f with the kernels for a dtype, bf16 by its bits. False where there are none.
+/// Calls f with the kernels for a dtype, bf16 by its bits, where there are any.
 template <class F>
-bool with_kernels(at::ScalarType dtype, F f) {
+void with_kernels(at::ScalarType dtype, F f) {
   const auto call = [&](const auto* kernels) {
     if (kernels != nullptr) f(*kernels);
-    return kernels != nullptr;
   };
-  if (dtype == at::kBFloat16) return call(product::best_bf16_kernels());
-  return dtype == at::kFloat && call(product::best_fp32_kernels());
+  if (dtype == at::kBFloat16) call(product::best_bf16_kernels());
+  if (dtype == at::kFloat) call(product::best_fp32_kernels());
 }
 
 bool may_be_tiled(const at::Tensor& left, const at::Tensor& right) {
   if (!are_factors(left, right) || !has_lines(left) || !has_lines(right)) return false;
   const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
-  return std::min({rows, depth, columns}) >= kFewestRows &&
-         rows * depth * columns >= kFewestMultiplications &&
-         with_kernels(left.scalar_type(), [](const auto&) {});
+  bool is_worth_it = false;
+  with_kernels(left.scalar_type(), [&](const auto& kernels) {
+    is_worth_it = std::min({rows, depth, columns}) >= kernels.fewest_rows &&
+                  rows * depth * columns >= kernels.fewest_multiplications;
+  });
+  return is_worth_it;
 }
 
 template <class T>

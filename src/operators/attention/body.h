@@ -29,8 +29,13 @@ constexpr int64_t kLanes = 4, kTileRows = 4;
 constexpr int64_t kTileColumns = 2 * kLanes;
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 
-// From 768 queries on LibTorch takes blocks of 256, whose products in bf16 are worth their preparation.
+// From 768 queries on LibTorch takes blocks of 256, whose products in bf16 are worth their preparation where
+// AVX-512 does them; elsewhere they never are.
+#if defined(__AVX512F__)
 constexpr int64_t kLongestHalf = 767;
+#else
+constexpr int64_t kLongestHalf = std::numeric_limits<int64_t>::max();
+#endif
 
 ZERO_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -254,7 +254,7 @@ void multiply(const Bf16Product& product, int64_t begin, int64_t end, char* scra
 
 }  // namespace
 
-const KernelsOf<uint16_t> kBf16Amx{"amx", &parts_of, &scratch_bytes, &multiply};
+const KernelsOf<uint16_t> kBf16Amx{"amx", 16, 1 << 21, &parts_of, &scratch_bytes, &multiply};
 
 }  // namespace zero::product
 

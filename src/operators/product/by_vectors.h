@@ -1,6 +1,6 @@
 #pragma once
-// Products of fp32 or bf16 matrices by vectors of fp32. Only for files that are compiled for vectors and fused
-// products; each has its own copy.
+// Products of fp32 or bf16 matrices by vectors of fp32. Only for files that are compiled for vectors and
+// fused products; each has its own copy.
 //
 // A tile of the output is kRows rows of the left side, element by element, by kColumns of the right one,
 // which lie beside each other in vectors; its sums stay in registers for a pass over k. The right side is
@@ -190,8 +190,8 @@ class Multiplication {
           const bool last = k + part.depth >= plan_.depth;
           const int64_t next_row = last ? row + rows : row, next_k = last ? 0 : k + part.depth;
           ahead_ = Prefetch<T>(plan_.left, next_row, std::min(kGroup, end - next_row), next_k,
-                                   std::min(plan_.pass, plan_.depth - next_k),
-                                   blocks(rows, kRows) * (panels / kColumns) * blocks(part.depth, kStep));
+                               std::min(plan_.pass, plan_.depth - next_k),
+                               blocks(rows, kRows) * (panels / kColumns) * blocks(part.depth, kStep));
           take_left(part);
           for (int64_t panel = 0; panel < columns; panel += kColumns)
             for (int64_t first = 0; first < rows; first += kRows)
@@ -214,8 +214,8 @@ class Multiplication {
         const bool last = column + kColumns >= end;
         const int64_t next = last ? begin : column + kColumns, next_k = last ? k + plan_.pass : k;
         ahead_ = Prefetch<T>(plan_.right, next, std::min(kColumns, end - next), next_k,
-                                 std::clamp(plan_.depth - next_k, int64_t{0}, plan_.pass),
-                                 blocks(plan_.rows, kRows) * blocks(part.depth, kStep));
+                             std::clamp(plan_.depth - next_k, int64_t{0}, plan_.pass),
+                             blocks(plan_.rows, kRows) * blocks(part.depth, kStep));
         for (int64_t first = 0; first < plan_.rows; first += kRows) multiply_block(part, first, 0, right_);
       }
     }
@@ -285,8 +285,7 @@ class Multiplication {
       return multiply_tile<true>(columns, {left_ + row * part.depth, 0}, right, part.depth, sums, ahead_);
     Left rows{left_ + row * plan_.left_stride(), plan_.left_stride()};
     if constexpr (!kIsHalf<T>)
-      if (!takes_copy(part, row))
-        rows = {left.data + (part.row + row) * left.stride + part.k, left.stride};
+      if (!takes_copy(part, row)) rows = {left.data + (part.row + row) * left.stride + part.k, left.stride};
     multiply_tile<false>(columns, rows, right, part.depth, sums, ahead_);
   }
 
@@ -324,7 +323,9 @@ void multiply(const ProductOf<T>& product, int64_t begin, int64_t end, char* scr
 
 template <class T>
 constexpr KernelsOf<T> kernels_named(const char* name) {
-  return {name, &parts_of<T>, &scratch_bytes<T>, &multiply<T>};
+  constexpr int64_t kRowsWorthIt = kIsHalf<T> ? 2 : 16,
+                    kMultiplicationsWorthIt = kIsHalf<T> ? 1 << 12 : 1 << 21;
+  return {name, kRowsWorthIt, kMultiplicationsWorthIt, &parts_of<T>, &scratch_bytes<T>, &multiply<T>};
 }
 
 }  // namespace

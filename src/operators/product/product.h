@@ -2,8 +2,8 @@
 // Products of matrices for the shapes of training: a micro-batch of tokens by a layer's weight. A general
 // routine packs both sides before it multiplies, waits for memory where the weight is not in the cache, and
 // reads the output's lines before it writes them. Here the weight is packed (or only fetched) and sums are
-// written, past the caches, while tiles are multiplied. bf16 is multiplied by AMX, or widened and multiplied by
-// vectors as fp32 is, and summed in fp32. bench/gemm.cpp times them beside LibTorch's.
+// written, past the caches, while tiles are multiplied. bf16 is multiplied by AMX, or widened and multiplied
+// by vectors as fp32 is, and summed in fp32. bench/gemm.cpp times them beside LibTorch's.
 
 #include <cstdint>
 #include <span>
@@ -39,6 +39,9 @@ using Fp32Product = ProductOf<float>;
 template <class T>
 struct KernelsOf {
   const char* name;
+
+  /// Of what is smaller, in any of the three dims or altogether, LibTorch's product is faster.
+  int64_t fewest_rows, fewest_multiplications;
 
   /// How a product is cut: [begin, end) of its parts may be computed by one thread, in any order.
   int64_t (*parts_of)(const ProductOf<T>& product);
