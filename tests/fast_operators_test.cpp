@@ -53,6 +53,15 @@ TEST(FastOperators, Products) {
     const Tensor exact = at::addmm(bias.to(at::kDouble), x.to(at::kDouble), weight.to(at::kDouble).t());
     EXPECT_LT(relative_error(sum[0].toTensor(), exact), 3e-3);
   }
+  const Tensor many = bf16({3, 40, 50}), others = bf16({3, 50, 60});
+  Stack pairs{many, others};
+  const bool in_batches = ours && zero::product::best_bf16_kernels()->in_batches;
+  EXPECT_EQ(detail::run_fast(op("aten::bmm"), pairs), in_batches);
+  if (in_batches) {
+    ASSERT_EQ(pairs.size(), 1U);
+    EXPECT_LT(relative_error(pairs[0].toTensor(), at::bmm(many.to(at::kDouble), others.to(at::kDouble))),
+              3e-3);
+  }
   for (Stack stack : {Stack{bias, x, weight.t(), 2, 1}, Stack{bias, x, weight.t(), 1, 0.5}}) {
     EXPECT_FALSE(detail::run_fast(op("aten::addmm"), stack));
     EXPECT_EQ(stack.size(), 5U);

@@ -235,6 +235,36 @@ TEST(Product, OfTensorsInFp32) {
   expect_products(at::kFloat);
 }
 
+TEST(Product, OfPairs) {
+  const auto* kernels = product::best_bf16_kernels();
+  at::manual_seed(8);
+  const Tensor left = integers({5, 40, 30}), right = integers({5, 30, 70});
+  const bool ours = kernels != nullptr && kernels->in_batches;
+  EXPECT_EQ(detail::products_of_pairs(left, right).has_value(), ours);
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
+    EXPECT_FALSE(detail::products_of_pairs(left.to(dtype), right.to(dtype)));
+  if (!ours) GTEST_SKIP() << "LibTorch's are faster, or there are none";
+  const Tensor apart = integers({40, 5, 30}).transpose(0, 1), turned = integers({5, 70, 30}).transpose(1, 2),
+               one = integers({1, 30, 70}).expand({5, 30, 70});
+  const int threads = at::get_num_threads();
+  for (const int count : {1, 2, 3}) {
+    at::set_num_threads(count);
+    for (const Tensor& a : {left, apart})
+      for (const Tensor& b : {right, turned, one}) {
+        const std::optional<Tensor> got = detail::products_of_pairs(a, b);
+        ASSERT_TRUE(got);
+        EXPECT_TRUE(got->is_contiguous());
+        const Tensor exact = at::bmm(a.to(at::kDouble), b.to(at::kDouble)).to(at::kFloat).to(at::kBFloat16);
+        EXPECT_TRUE(at::equal(*got, exact)) << count << " threads";
+      }
+  }
+  at::set_num_threads(threads);
+  EXPECT_FALSE(detail::products_of_pairs(left, right.narrow(0, 0, 4)));
+  EXPECT_FALSE(detail::products_of_pairs(left, right.narrow(1, 0, 29)));
+  EXPECT_FALSE(detail::products_of_pairs(left[0], right[0]));
+  EXPECT_FALSE(detail::products_of_pairs(left.narrow(0, 0, 0), right.narrow(0, 0, 0)));
+}
+
 TEST(Product, OfOddRows) {
   at::manual_seed(5);
   constexpr int64_t kRows = 128, kOdd = 8195, kFeatures = 64;  // 128 rows of 8195 are a matrix worth a copy

@@ -56,6 +56,12 @@ bool mm(Stack& stack) {
   return product && replace(stack, 2, std::move(*product));
 }
 
+// bmm(Tensor self, Tensor mat2)
+bool bmm(Stack& stack) {
+  std::optional<at::Tensor> products = products_of_pairs(tensor_at(stack, 0, 2), tensor_at(stack, 1, 2));
+  return products && replace(stack, 2, std::move(*products));
+}
+
 // mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out)
 bool mm_out(Stack& stack) {
   constexpr size_t kInputs = 3;
@@ -154,6 +160,7 @@ const std::unordered_map<c10::OperatorHandle, Operator>& operators() {
     add("aten::gelu", "", &gelu);
     add("aten::gelu_backward", "", &gelu_backward);
     add("aten::mm", "", &mm);
+    add("aten::bmm", "", &bmm);
     add("aten::mm", "out", &mm_out);
     add("aten::addmm", "", &addmm);
     add("aten::sum", "dim_IntList", &sum);

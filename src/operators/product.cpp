@@ -64,21 +64,35 @@ product::SideOf<T> side_of(const at::Tensor& x) {
   return {data_of<T>(x), x.stride(along_k ? 0 : 1), along_k};
 }
 
+/// out [pairs, rows, columns] of the pairs of left and right.
 template <class T>
 void multiply_with(const product::KernelsOf<T>& kernels, const at::Tensor& out, const at::Tensor& left,
                    const at::Tensor& right, const at::Tensor& bias) {
-  const product::ProductOf<T> product{.rows = out.size(0),
-                                      .columns = out.size(1),
-                                      .depth = left.size(1),
-                                      .left = side_of<T>(left),
-                                      .right = side_of<T>(right.t()),
-                                      .out = data_of<T>(out),
-                                      .out_stride = out.stride(0),
-                                      .bias = bias.defined() ? data_of<T>(bias) : nullptr};
+  const product::ProductOf<T> first{.rows = out.size(1),
+                                    .columns = out.size(2),
+                                    .depth = left.size(2),
+                                    .left = side_of<T>(left.select(0, 0)),
+                                    .right = side_of<T>(right.select(0, 0).t()),
+                                    .out = data_of<T>(out),
+                                    .out_stride = out.stride(1),
+                                    .bias = bias.defined() ? data_of<T>(bias) : nullptr};
+  const auto pair_at = [&, of_left = left.stride(0), of_right = right.stride(0),
+                        of_out = out.stride(0)](int64_t pair) {
+    product::ProductOf<T> product = first;
+    product.left.data += pair * of_left;
+    product.right.data += pair * of_right;
+    product.out += pair * of_out;
+    return product;
+  };
   const at::TensorOptions bytes = out.options().dtype(at::kByte);
-  parallel_over(at::empty({kernels.parts_of(product)}, bytes), /*grain=*/1, [&](int64_t begin, int64_t end) {
-    const at::Tensor scratch = at::empty({kernels.scratch_bytes(product)}, bytes);
-    kernels.multiply(product, begin, end, static_cast<char*>(scratch.data_ptr()));
+  const int64_t parts = kernels.parts_of(first);
+  parallel_over(at::empty({parts * out.size(0)}, bytes), /*grain=*/1, [&](int64_t begin, int64_t end) {
+    const at::Tensor scratch = at::empty({kernels.scratch_bytes(first)}, bytes);
+    while (begin < end) {
+      const int64_t part = begin % parts, here = std::min(parts - part, end - begin);
+      kernels.multiply(pair_at(begin / parts), part, part + here, static_cast<char*>(scratch.data_ptr()));
+      begin += here;
+    }
   });
 }
 
@@ -86,6 +100,16 @@ void multiply_tiles(const at::Tensor& out, const at::Tensor& left, const at::Ten
                     const at::Tensor& bias) {
   with_kernels(out.scalar_type(),
                [&](const auto& kernels) { multiply_with(kernels, out, left, right, bias); });
+}
+
+void multiply_pair(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
+                   const at::Tensor& bias) {
+  multiply_tiles(out.unsqueeze(0), left.unsqueeze(0), right.unsqueeze(0), bias);
+}
+
+bool are_batches(const at::Tensor& left, const at::Tensor& right) {
+  return left.dim() == 3 && right.dim() == 3 && left.size(0) == right.size(0) && left.numel() > 0 &&
+         right.numel() > 0;
 }
 
 bool fits(const at::Tensor& bias, const at::Tensor& right) {
@@ -104,7 +128,7 @@ bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tenso
   const bool fits = may_be_tiled(left, right) && out.is_cpu() && out.scalar_type() == left.scalar_type() &&
                     out.dim() == 2 && out.size(0) == left.size(0) && out.size(1) == right.size(1) &&
                     out.stride(1) == 1 && out.stride(0) >= out.size(1);
-  if (fits) multiply_tiles(out, left, right, /*bias=*/{});
+  if (fits) multiply_pair(out, left, right, /*bias=*/{});
   return fits;
 }
 
@@ -112,7 +136,17 @@ std::optional<at::Tensor> product_of_tiles(const at::Tensor& left, const at::Ten
                                            const at::Tensor& bias) {
   if (!may_be_tiled(left, right) || (bias.defined() && !fits(bias, right))) return std::nullopt;
   at::Tensor out = at::empty({left.size(0), right.size(1)}, left.options());
-  multiply_tiles(out, left, right, bias);
+  multiply_pair(out, left, right, bias);
+  return out;
+}
+
+std::optional<at::Tensor> products_of_pairs(const at::Tensor& left, const at::Tensor& right) {
+  if (!are_batches(left, right) || !may_be_tiled(left.select(0, 0), right.select(0, 0))) return std::nullopt;
+  bool in_batches = false;
+  with_kernels(left.scalar_type(), [&](const auto& kernels) { in_batches = kernels.in_batches; });
+  if (!in_batches) return std::nullopt;
+  at::Tensor out = at::empty({left.size(0), left.size(1), right.size(2)}, left.options());
+  multiply_tiles(out, left, right, /*bias=*/{});
   return out;
 }
 

@@ -23,6 +23,10 @@ bool product_into(const at::Tensor& out, const at::Tensor& left, const at::Tenso
 std::optional<at::Tensor> product_of_tiles(const at::Tensor& left, const at::Tensor& right,
                                            const at::Tensor& bias = {});
 
+/// left [pairs, m, k] by right [pairs, k, n], each pair as above: at::bmm's result. Empty, too, where
+/// LibTorch multiplies batches faster: everywhere but in bf16 by vectors.
+std::optional<at::Tensor> products_of_pairs(const at::Tensor& left, const at::Tensor& right);
+
 /// bf16 by LibTorch, with a copy of `left` or of the result. oneDNN takes half as long again where rows start
 /// anywhere, at multiples of the 100,514 bytes of GPT-2's vocabulary, say; a copy whose rows start at
 /// multiples of 64 bytes costs less. Empty where none would pay.

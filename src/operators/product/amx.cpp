@@ -254,7 +254,13 @@ void multiply(const Bf16Product& product, int64_t begin, int64_t end, char* scra
 
 }  // namespace
 
-const KernelsOf<uint16_t> kBf16Amx{"amx", 16, 1 << 21, &parts_of, &scratch_bytes, &multiply};
+const KernelsOf<uint16_t> kBf16Amx{.name = "amx",
+                                   .fewest_rows = 16,
+                                   .fewest_multiplications = 1 << 21,
+                                   .in_batches = false,
+                                   .parts_of = &parts_of,
+                                   .scratch_bytes = &scratch_bytes,
+                                   .multiply = &multiply};
 
 }  // namespace zero::product
 

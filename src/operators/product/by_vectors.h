@@ -323,9 +323,14 @@ void multiply(const ProductOf<T>& product, int64_t begin, int64_t end, char* scr
 
 template <class T>
 constexpr KernelsOf<T> kernels_named(const char* name) {
-  constexpr int64_t kRowsWorthIt = kIsHalf<T> ? 2 : 16,
-                    kMultiplicationsWorthIt = kIsHalf<T> ? 1 << 12 : 1 << 21;
-  return {name, kRowsWorthIt, kMultiplicationsWorthIt, &parts_of<T>, &scratch_bytes<T>, &multiply<T>};
+  constexpr bool kHalf = kIsHalf<T>;  // what LibTorch has then is no rival
+  return {.name = name,
+          .fewest_rows = kHalf ? 2 : 16,
+          .fewest_multiplications = kHalf ? 1 << 12 : 1 << 21,
+          .in_batches = kHalf,
+          .parts_of = &parts_of<T>,
+          .scratch_bytes = &scratch_bytes<T>,
+          .multiply = &multiply<T>};
 }
 
 }  // namespace

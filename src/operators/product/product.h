@@ -42,6 +42,7 @@ struct KernelsOf {
 
   /// Of what is smaller, in any of the three dims or altogether, LibTorch's product is faster.
   int64_t fewest_rows, fewest_multiplications;
+  bool in_batches;  // many products of one size are faster, too
 
   /// How a product is cut: [begin, end) of its parts may be computed by one thread, in any order.
   int64_t (*parts_of)(const ProductOf<T>& product);
