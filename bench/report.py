@@ -2,8 +2,9 @@
 
 usage: report.py [--results DIR] [--into FILE]...
 
-Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. --into puts what a file has marks
-for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam, dispatch, flops, profiles or files.
+Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. The same for folders of DIR, which are of
+other processors. --into puts what a file has marks for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set,
+ratios-SET, collectives, adam, dispatch, flops, profiles or files, and FOLDER/NAME for what a folder has.
 """
 import argparse
 import glob
@@ -344,30 +345,37 @@ def files(folder):
     return "\n".join(lines)
 
 
+def report(folder, arguments):
+    """False where it holds no steps."""
+    paths = sorted(glob.glob(os.path.join(folder, "steps-*.json")))
+    prefix = os.path.relpath(folder, arguments.results) + "/" if folder != arguments.results else ""
+    for path in paths:
+        steps = Steps(path)
+        text = f"{table(steps)}\n\n{about(steps)}"
+        beside = ratios(steps, folder)
+        print(f"## {prefix}{steps.name}\n\n{text}\n\n{beside}\n")
+        if not steps.beside_alone:
+            plot(steps, folder)
+        for file in arguments.into:
+            put_between_marks(file, prefix + steps.name, f"{short_table(steps)}\n\n{about(steps)}")
+            put_between_marks(file, f"{prefix}ratios-{steps.name}", beside)
+    for make in (collectives, adam, dispatch, flops, profiles, files):
+        if text := make(folder):
+            print(text + "\n")
+            for file in arguments.into:
+                put_between_marks(file, prefix + make.__name__, text)
+    return bool(paths)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="report.py")
     parser.add_argument("--results", default=os.path.join(HERE, "results"))
     parser.add_argument("--into", action="append", default=[])
     arguments = parser.parse_args()
-    paths = sorted(glob.glob(os.path.join(arguments.results, "steps-*.json")))
-    if not paths:
+    folders = [arguments.results, *sorted(glob.glob(os.path.join(arguments.results, "*", "")))]
+    if not any([report(folder, arguments) for folder in folders]):
         print(f"report.py: {arguments.results} has no steps-*.json; run ./dev bench or ./dev peers first", file=sys.stderr)
         return 1
-    for path in paths:
-        steps = Steps(path)
-        text = f"{table(steps)}\n\n{about(steps)}"
-        beside = ratios(steps, arguments.results)
-        print(f"## {steps.name}\n\n{text}\n\n{beside}\n")
-        if not steps.beside_alone:
-            plot(steps, arguments.results)
-        for file in arguments.into:
-            put_between_marks(file, steps.name, f"{short_table(steps)}\n\n{about(steps)}")
-            put_between_marks(file, f"ratios-{steps.name}", beside)
-    for make in (collectives, adam, dispatch, flops, profiles, files):
-        if text := make(arguments.results):
-            print(text + "\n")
-            for file in arguments.into:
-                put_between_marks(file, make.__name__, text)
     return 0
 
 

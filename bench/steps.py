@@ -26,6 +26,7 @@ SETS = {
     "gpt2-bf16-1-rank": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "1", "--threads", "2"],
     "gpt2-bf16-split": ["--model", "gpt2", "--dtype", "bf16"],
     "gpt2-bf16-floor": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "2"],
+    "gpt2-fp32-floor": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "2"],
     "tiny": ["--model", "tiny", "--dtype", "bf16", "--ranks", "2"],
 }
 
@@ -72,9 +73,9 @@ def floor_cases(zero):
 def cases(arguments, set_name):
     """name -> (command, environment)"""
     if set_name == "gpt2-bf16-split":
-        return split_cases(arguments.zero)
-    if set_name == "gpt2-bf16-floor":
-        return floor_cases(arguments.zero)
+        return selected(arguments, split_cases(arguments.zero))
+    if set_name.endswith("-floor"):
+        return selected(arguments, floor_cases(arguments.zero))
     peers, ours = {}, {}
     if arguments.peers:
         python = os.path.join(arguments.peers, "bin", "python")
@@ -89,8 +90,13 @@ def cases(arguments, set_name):
         for stage in range(4):
             command = [arguments.zero, "bench", "step", "--json", "--stage", str(stage), *option]
             ours[f"zero.cpp {name}stage {stage}"] = (command, {})
+    return selected(arguments, dict(in_turn(peers, ours)))
+
+
+def selected(arguments, found):
+    """Those whose name contains one of --only's words."""
     words = arguments.only.split(",") if arguments.only else [""]
-    return {name: case for name, case in in_turn(peers, ours) if any(word in name for word in words)}
+    return {name: case for name, case in found.items() if any(word in name for word in words)}
 
 
 def in_turn(peers, ours):

@@ -1,6 +1,7 @@
 # ./dev bench and ./dev peers: figures of this machine, in bench/results. Sourced by ./dev.
 
 PEERS=$ROOT/.cache/peers
+RESULTS=${ZERO_BENCH_RESULTS:-$ROOT/bench/results}
 PEER_WHEELS=(wheel ninja 'setuptools<82' numpy)
 
 build_benchmarks() {
@@ -33,7 +34,7 @@ record_benchmark() {
   shift
   say "$name"
   "$@" --benchmark_out="$ROOT/build/$name.json" --benchmark_out_format=json >&2 || die "$name failed, see above"
-  python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.json" "$ROOT/bench/results/$name.json" "./dev bench"
+  python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.json" "$RESULTS/$name.json" "./dev bench"
 }
 
 # record_lines NAME COMMAND...: lines of JSON of a program of ours, with the machine they belong to.
@@ -42,7 +43,7 @@ record_lines() {
   shift
   say "$name"
   "$@" >"$ROOT/build/$name.jsonl" || die "$name failed, see above"
-  python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.jsonl" "$ROOT/bench/results/$name.json" "./dev bench $name"
+  python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.jsonl" "$RESULTS/$name.json" "./dev bench $name"
 }
 
 # One part, or nothing for a name that is none.
@@ -55,12 +56,12 @@ bench_part() {
     dispatch) record_benchmark dispatch "$bench/dispatch_bench" ;;
     collectives) record_benchmark collectives "$zero" launch --ranks 2 -- "$bench/collectives_bench" ;;
     flops)
-      python3 "$ROOT/bench/flops.py" --zero "$zero" --gemm "$bench/gemm_bench" --said "./dev bench flops" ||
+      python3 "$ROOT/bench/flops.py" --zero "$zero" --gemm "$bench/gemm_bench" --out "$RESULTS" --said "./dev bench flops" ||
         die "the rate of matrix products could not be measured, see above"
       ;;
     profiles)
       need_packages linux-perf
-      python3 "$ROOT/bench/profiles.py" --zero "$zero" --said "./dev bench profiles" || die "a step could not be sampled, see above"
+      python3 "$ROOT/bench/profiles.py" --zero "$zero" --out "$RESULTS" --said "./dev bench profiles" || die "a step could not be sampled, see above"
       ;;
     *) return 1 ;;
   esac
@@ -74,8 +75,8 @@ do_bench() {
     return
   fi
   for part in optimizer checkpoint saving dispatch collectives flops; do bench_part "$part"; done
-  python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$ROOT/bench/results/ours" --said "./dev bench $*" "$@"
-  python3 "$ROOT/bench/report.py" --results "$ROOT/bench/results/ours"
+  python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$RESULTS/ours" --said "./dev bench $*" "$@"
+  python3 "$ROOT/bench/report.py" --results "$RESULTS/ours"
 }
 
 # Their Adam and their collectives beside ours.
@@ -84,7 +85,7 @@ peers_parts() {
   for threads in 1 2; do "$PEERS/bin/python" "$ROOT/bench/peers/adam.py" $threads; done >"$build/peers-adam.jsonl" ||
     die "DeepSpeed's Adam failed, see above"
   record_benchmark optimizer "$build/$PRESET/bench/optimizer_bench"
-  python3 "$ROOT/bench/keep.py" "$build/peers-adam.jsonl" "$ROOT/bench/results/peers-adam.json" "./dev peers"
+  python3 "$ROOT/bench/keep.py" "$build/peers-adam.jsonl" "$RESULTS/peers-adam.json" "./dev peers"
   peers_collectives
 }
 
@@ -100,14 +101,14 @@ peers_collectives() {
     theirs+=${theirs:+,}$build/peers-collectives-$round.jsonl
     ours+=${ours:+,}$build/collectives-$round.json
   done
-  python3 "$ROOT/bench/keep.py" "$theirs" "$ROOT/bench/results/peers-collectives.json" "./dev peers"
-  python3 "$ROOT/bench/keep.py" "$ours" "$ROOT/bench/results/collectives.json" "./dev peers"
+  python3 "$ROOT/bench/keep.py" "$theirs" "$RESULTS/peers-collectives.json" "./dev peers"
+  python3 "$ROOT/bench/keep.py" "$ours" "$RESULTS/collectives.json" "./dev peers"
 }
 
 do_peers() {
   build_benchmarks
   need_peers
   [[ " $* " == *" --more "* ]] || peers_parts
-  python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --peers "$PEERS" --said "./dev peers $*" "$@"
+  python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --peers "$PEERS" --out "$RESULTS" --said "./dev peers $*" "$@"
   python3 "$ROOT/bench/report.py" --into "$ROOT/README.md" --into "$ROOT/docs/performance.md"
 }
