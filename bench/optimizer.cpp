@@ -1,11 +1,14 @@
 // Optimizer kernels in GB/s, each in alternation with a loop of the same loads and stores on the same memory.
 // Counters: GB/s = what the kernel moves, stream = what that loop moves, of_stream = their ratio.
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,11 +25,28 @@ using kernels::KernelSet;
 
 constexpr int64_t kCount = 32 << 20;  // 20 bytes each: far beyond any cache
 
+/// Huge pages, as the engine's slabs have.
+template <class T>
+struct HugePages {
+  using value_type = T;
+  static constexpr size_t kPage = size_t{2} << 20;
+  T* allocate(size_t count) {
+    const size_t bytes = (count * sizeof(T) + kPage - 1) / kPage * kPage;
+    void* const memory = std::aligned_alloc(kPage, bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t /*count*/) { std::free(memory); }
+};
+template <class T>
+using Values = std::vector<T, HugePages<T>>;
+
 struct Memory {
-  std::vector<float> master = std::vector<float>(kCount, 0.5F), gradient = std::vector<float>(kCount, 1e-3F);
-  std::vector<float> first = std::vector<float>(kCount, 1e-3F), second = std::vector<float>(kCount, 1e-6F);
-  std::vector<uint16_t> parameter = std::vector<uint16_t>(kCount);
-  std::vector<kernels::Remainder> remainder = std::vector<kernels::Remainder>(kCount);
+  Values<float> master = Values<float>(kCount, 0.5F), gradient = Values<float>(kCount, 1e-3F);
+  Values<float> first = Values<float>(kCount, 1e-3F), second = Values<float>(kCount, 1e-6F);
+  Values<uint16_t> parameter = Values<uint16_t>(kCount);
+  Values<kernels::Remainder> remainder = Values<kernels::Remainder>(kCount);
 };
 
 Memory& memory() {
