@@ -63,7 +63,7 @@ def about(steps):
     units = ", ".join(where["vector_units"][-2:])
     rounds = len({run["repeat"] for run in steps.record["runs"]})
     return (f"{where['processor']} ({units}), {where['cores']} cores, {where['memory_gib']} GiB; "
-            f"{rounds} rounds of all cases in alternation, median of each; "
+            f"{f'{rounds} rounds' if rounds > 1 else 'one round'} of all cases in alternation, median of each; "
             f"`{steps.record['command']}`")
 
 
