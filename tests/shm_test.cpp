@@ -173,7 +173,7 @@ TEST(SharedMemory, ReduceScatterReadsInPlaceAndAddsInRankOrder) {
 
 // Rank 0 joins an operation and does something else until rank 1 says that it has what it waited for.
 TEST(SharedMemory, OutputsComeWhileTheOtherRankIsBusyElsewhere) {
-  const SignalPipe came, reads;
+  const SignalPipe joined, came, reads;
   run_ranks(
       2,
       [&](Mesh mesh) {
@@ -182,8 +182,11 @@ TEST(SharedMemory, OutputsComeWhileTheOtherRankIsBusyElsewhere) {
           at::Tensor in = in_place ? dp.empty(200000, at::kFloat) : at::empty({200000});
           in.fill_(dp.rank() + 1);
           at::Tensor out = at::empty({100000});
+          // Rank 0 is first: the second to join may read at once.
+          if (dp.rank() == 1) EXPECT_TRUE(joined.take(seconds(20)));
           Work work = dp.reduce_scatter(out, in, false, "grads");
           if (dp.rank() == 0) {
+            joined.give();
             EXPECT_TRUE(came.take(seconds(20))) << "rank 1's output waits for rank 0, in place: " << in_place;
             if (in_place) reads.give();
             work.wait();
