@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "operators/element.h"
 #include "operators/product/product.h"
 
 namespace zero::product {
@@ -42,9 +43,7 @@ template <class V, class T>
   return std::bit_cast<Vector>(__builtin_convertvector(load_bits<Halves>(from), Bits) << 16);
 }
 [[gnu::always_inline]] inline float widen(float x) { return x; }
-[[gnu::always_inline]] inline float widen(uint16_t bits) {
-  return std::bit_cast<float>(uint32_t{bits} << 16);
-}
+[[gnu::always_inline]] inline float widen(uint16_t bits) { return detail::to_float(detail::Bf16{bits}); }
 
 [[gnu::always_inline]] inline void store(float* to, Vector vector) {
   std::memcpy(to, &vector, sizeof vector);
@@ -59,8 +58,9 @@ template <class V, class T>
 }
 [[gnu::always_inline]] inline void store(float* to, float x) { *to = x; }
 [[gnu::always_inline]] inline void store(uint16_t* to, float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  *to = static_cast<uint16_t>(x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  detail::Bf16 rounded{};
+  detail::store(rounded, x);
+  *to = rounded.bits;
 }
 
 /// Past the caches: a line that is read to be overwritten costs more than a later read of it.
