@@ -122,6 +122,20 @@ def floor_rows(steps, folder):
     return lines
 
 
+def stage_rows(steps):
+    """Stage 3 over stage 0 where both took turns in one run."""
+    lines, most = [], 1.05 * slack_of(steps.name)
+    for kind in ("plain ", ""):
+        runs = [run for run in steps.runs.get(f"zero.cpp {kind}stage 3", []) if "stage_0_s" in run]
+        if not runs:
+            continue
+        ratio = statistics.median(run["step_s"] / run["stage_0_s"] for run in runs)
+        fastest = min(run["step_s_min"] for run in runs) / min(run["stage_0_s_min"] for run in runs)
+        lines.append(f"| zero.cpp {kind}stage 3 | zero.cpp {kind}stage 0, in turn | {ratio:.3f} | {fastest:.3f} | {most:.3g} | "
+                     f"{verdict_of(ratio, most)} |")
+    return lines
+
+
 def aims(set_name):
     """(what, case, other case, at most): the step of a case over that of another."""
     plain, ours = "zero.cpp plain ", "zero.cpp "
@@ -191,13 +205,15 @@ def memory_rows(steps):
 
 
 def ratios(steps, folder):
-    in_one_run = os.path.exists(os.path.join(folder, f"steps-{steps.name}-floor.json"))  # which tells more than one round
+    # What took turns in one run tells more than a round does.
+    beside = os.path.join(folder, f"steps-{steps.name}-floor.json")
+    in_turn = stage_rows(Steps(beside)) if os.path.exists(beside) else []
     lines = ["| step of | over that of | ratio | of the fastest steps | at most | |", "|---|---|---|---|---|---|",
-             *([] if in_one_run else floor_rows(steps, folder))]
+             *([] if os.path.exists(beside) else floor_rows(steps, folder))]
     if steps.beside_alone:
-        return "\n".join(lines)
-    for _, case, other, most in aims(steps.name):
-        if not steps.has(case, other):
+        return "\n".join(lines + stage_rows(steps))
+    for what, case, other, most in aims(steps.name):
+        if not steps.has(case, other) or (in_turn and what == "stage 3 over stage 0"):
             continue
         ratio = steps.ratio(case, other)
         verdict = "" if most is None else verdict_of(ratio, most)

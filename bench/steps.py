@@ -65,8 +65,10 @@ def split_cases(zero):
 
 
 def floor_cases(zero):
-    """Each stage with forward and backward alone after every step, in one run: what a machine of changing speed cannot blur."""
-    return {f"zero.cpp {kind}stage {stage}": ([zero, "bench", "step", "--json", "--beside-alone", "--stage", str(stage), *option], {})
+    """Each stage with forward and backward alone after every step, and the last with the first, in one run: what a machine of changing
+    speed cannot blur."""
+    beside = ["alone", "alone", "alone", "alone,0"]
+    return {f"zero.cpp {kind}stage {stage}": ([zero, "bench", "step", "--json", "--stage", str(stage), "--beside", beside[stage], *option], {})
             for kind, option in (("plain ", ["--plain"]), ("", [])) for stage in range(4)}
 
 

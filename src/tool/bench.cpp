@@ -2,27 +2,26 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "bench_model.h"
+#include "bench_steps.h"
 #include "ranks.h"
 #include "verbs.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
 #include "zero/error.h"
-#include "zero/fast_operators.h"
-#include "zero/lazy.h"
 #include "zero/trace_file.h"
 
 namespace zero::tool {
@@ -30,19 +29,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using nlohmann::ordered_json;
-
-struct BenchArguments {
-  std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
-  int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
-  int64_t bucket_numel = 0;
-  bool plain = false, alone = false, beside_alone = false, json = false, private_parameters = false,
-       plain_allocator = false, bind = false;
-  uint64_t seed = 1234;
-};
-
-struct Micro {
-  at::Tensor tokens, targets;
-};
 
 double mebibytes(const char* file, const std::string& key) {
   std::ifstream in(file);
@@ -69,70 +55,11 @@ double busy_seconds() {
   return (user + nice + system + irq + soft + steal) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-/// Forward and backward with gradients thrown away: what a step costs without any of our work. Of a plain
-/// model by LibTorch's operators, of ours by ours.
-class Alone {
- public:
-  Alone(BenchModel model, at::ScalarType dtype, bool plain) : model_(std::move(model)), plain_(plain) {
-    materialize(*model_.module);
-    model_.module->to(dtype);
-  }
-  double step(const std::vector<Micro>& micros) {
-    std::optional<FastOperators> fast;
-    if (!plain_) fast.emplace();
-    double loss = 0;
-    for (const Micro& micro : micros) {
-      at::Tensor value = model_.loss(micro.tokens, micro.targets);
-      torch::autograd::backward({value}, {});
-      for (at::Tensor& parameter : model_.module->parameters()) parameter.mutable_grad().reset();
-      loss += value.item<double>();
-    }
-    return loss / static_cast<double>(micros.size());
-  }
-
- private:
-  BenchModel model_;
-  bool plain_;
-};
-
-class Trained {
- public:
-  Trained(BenchModel model, const BenchArguments& arguments, at::ScalarType dtype, const Mesh& mesh)
-      : model_(std::move(model)), engine_(*model_.module, optimizer(), options(arguments, dtype), mesh) {}
-  double step(const std::vector<Micro>& micros) {
-    double loss = 0;
-    for (const Micro& micro : micros) {
-      at::Tensor value = engine_.forward([&] { return model_.loss(micro.tokens, micro.targets); });
-      engine_.backward(value);
-      loss += value.item<double>();
-    }
-    engine_.step();
-    return loss / static_cast<double>(micros.size());
-  }
-  const Engine& engine() const { return engine_; }
-
- private:
-  static OptimizerSpec optimizer() {
-    return AdamW{.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
-  }
-  static EngineOptions options(const BenchArguments& arguments, at::ScalarType dtype) {
-    EngineOptions options{
-        .stage = arguments.stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
-    options.gradient_clipping = 1;
-    options.broadcast_initial_values = arguments.stage == 0;  // all ranks draw from one seed
-    options.share_parameters = !arguments.private_parameters;
-    if (arguments.bucket_numel > 0) options.reduce_bucket_numel = arguments.bucket_numel;
-    return options;
-  }
-  BenchModel model_;
-  Engine engine_;
-};
-
 struct Timings {
-  std::vector<double> seconds, losses;
-  std::vector<double> alone_seconds;  // of the forward and backward alone after each step; maybe empty
-  double pss_mib = 0;                 // proportional, the most between steps
-  double shared_mib = 0;              // what resident has beyond proportional, after the last step
+  std::vector<std::vector<double>> seconds;  // of each that takes its turn, a step each
+  std::vector<double> losses;                // of the first
+  double pss_mib = 0;                        // proportional, the most between steps
+  double shared_mib = 0;                     // what resident has beyond proportional, after the last step
   double other_cpu = 0;
   double first_step_at = 0;  // Unix time of its beginning
 };
@@ -158,14 +85,14 @@ double seconds_of(const Group& world, const Work& work) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-/// `alone`, if there is one, takes its turn after every step, on the same tokens.
-template <class Step>
-Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vocabulary, const Step& step,
-                   Alone* alone = nullptr) {
+/// The first of `turns` is the one that counts; the others follow after every step, on the same tokens.
+Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
+                   const std::vector<std::unique_ptr<BenchStep>>& turns) {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
   generator.set_current_seed(arguments.seed + 1 + static_cast<uint64_t>(mesh.rank()));
   const Group world = mesh.world();
   Timings timings;
+  timings.seconds.resize(turns.size());
   double cpu = 0, busy = 0;
   Clock::time_point begin;
   for (int i = 0; i < arguments.steps; ++i) {
@@ -174,13 +101,16 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh, int64_t vo
       busy = busy_seconds();
       begin = Clock::now();
     }
-    const std::vector<Micro> micros = draw(arguments, vocabulary, generator);
+    const std::vector<Micro> micros = draw(arguments, turns[0]->model().vocabulary, generator);
     world.barrier("ready");
     if (i == 0)
       timings.first_step_at =
           std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    timings.seconds.push_back(seconds_of(world, [&] { timings.losses.push_back(step(micros)); }));
-    if (alone != nullptr) timings.alone_seconds.push_back(seconds_of(world, [&] { alone->step(micros); }));
+    for (size_t turn = 0; turn < turns.size(); ++turn) {
+      double loss = 0;
+      timings.seconds[turn].push_back(seconds_of(world, [&] { loss = turns[turn]->run(micros); }));
+      if (turn == 0) timings.losses.push_back(loss);
+    }
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }
   timings.shared_mib =
@@ -214,6 +144,14 @@ double rounded(double value, int digits) {
   return std::round(value * scale) / scale;
 }
 
+/// A median and the least of some seconds, without the warm-up's.
+void put_seconds(ordered_json& record, const std::string& name, const std::vector<double>& seconds,
+                 int warmup) {
+  const std::vector<double> timed(seconds.begin() + warmup, seconds.end());
+  record[name] = rounded(median(timed), 4);
+  record[name + "_min"] = rounded(*std::min_element(timed.begin(), timed.end()), 4);
+}
+
 /// One figure of every rank, in rank order.
 std::vector<double> from_all(const Mesh& mesh, double value) {
   at::Tensor all = at::zeros({mesh.size()}, at::kDouble);
@@ -222,8 +160,16 @@ std::vector<double> from_all(const Mesh& mesh, double value) {
   return {all.data_ptr<double>(), all.data_ptr<double>() + mesh.size()};
 }
 
-void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel& model,
-            const Timings& timings, const BaseMemory& base_memory, const Engine* engine) {
+/// "alone_s", "stage_0_s"
+std::string field_of(const std::string& beside) {
+  return (beside == kAlone ? beside : "stage_" + beside) + "_s";
+}
+std::string said_of(const std::string& beside) {
+  return beside == kAlone ? "forward and backward alone" : "stage " + beside;
+}
+
+void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& step, const Timings& timings,
+            const BaseMemory& base_memory) {
   std::vector<double> losses = timings.losses;
   for (double& loss : losses) {
     at::Tensor sum = at::tensor(loss, at::kDouble).view({1});
@@ -240,15 +186,13 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
   const auto peaks = whole(peak), pss = whole(timings.pss_mib), peak_pss = whole(peak - timings.shared_mib),
              base = whole(base_memory.resident_mib), process = whole(without_tensors(base_memory, tensors));
   if (mesh.rank() != 0) return;
-  const std::vector<double> timed(timings.seconds.begin() + arguments.warmup, timings.seconds.end());
-  const double step_s = median(timed);
   const double tokens =
       static_cast<double>(mesh.size()) * arguments.batch * arguments.sequence * arguments.accumulation;
   ordered_json record = {{"peer", "zero.cpp"},
                          {"mode", arguments.alone ? "alone" : "zero" + std::to_string(arguments.stage)},
                          {"plain", arguments.plain},
                          {"model", arguments.model},
-                         {"params", model.parameters},
+                         {"params", step.model().parameters},
                          {"ranks", mesh.size()},
                          {"threads", at::get_num_threads()},
                          {"batch", arguments.batch},
@@ -256,28 +200,23 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
                          {"dtype", arguments.dtype},
                          {"ckpt", 0},
                          {"grad_accum", arguments.accumulation},
-                         {"steps", arguments.steps},
-                         {"step_s", rounded(step_s, 4)},
-                         {"step_s_min", rounded(*std::min_element(timed.begin(), timed.end()), 4)},
-                         {"tokens_per_s", rounded(tokens / step_s, 1)},
-                         {"peak_rss_mib", peaks},
-                         {"pss_mib", pss},
-                         {"peak_pss_mib", peak_pss},
-                         {"base_rss_mib", base},
-                         {"other_cpu", rounded(timings.other_cpu, 2)},
-                         {"first_step_at", rounded(timings.first_step_at, 3)},
-                         {"loss_first", rounded(losses.front(), 5)},
-                         {"loss", rounded(losses.back(), 5)}};
+                         {"steps", arguments.steps}};
+  put_seconds(record, "step_s", timings.seconds[0], arguments.warmup);
+  record["tokens_per_s"] = rounded(tokens / record["step_s"].get<double>(), 1);
+  record["peak_rss_mib"] = peaks;
+  record["pss_mib"] = pss;
+  record["peak_pss_mib"] = peak_pss;
+  record["base_rss_mib"] = base;
+  record["other_cpu"] = rounded(timings.other_cpu, 2);
+  record["first_step_at"] = rounded(timings.first_step_at, 3);
+  record["loss_first"] = rounded(losses.front(), 5);
+  record["loss"] = rounded(losses.back(), 5);
   record["tensor_peak_mib"] = std::llround(mebibytes_of(tensors.peak_bytes));  // rank 0's
   record["tensor_span_mib"] = std::llround(mebibytes_of(tensors.span_bytes));
   record["process_mib"] = process[0];
-  if (!timings.alone_seconds.empty()) {
-    const std::vector<double> alone(timings.alone_seconds.begin() + arguments.warmup,
-                                    timings.alone_seconds.end());
-    record["alone_s"] = rounded(median(alone), 4);
-    record["alone_s_min"] = rounded(*std::min_element(alone.begin(), alone.end()), 4);
-  }
-  if (engine != nullptr) {
+  for (size_t i = 0; i < arguments.beside.size(); ++i)
+    put_seconds(record, field_of(arguments.beside[i]), timings.seconds[1 + i], arguments.warmup);
+  if (const Engine* const engine = step.engine()) {
     record["plan_mib"] = std::llround(mebibytes_of(engine->plan().rank.resident_bytes()));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
   }
@@ -286,10 +225,11 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchModel&
     return;
   }
   std::cout << record["mode"].get<std::string>() << (arguments.plain ? " plain " : " ") << arguments.model
-            << ": " << step_s << " s a step (median of " << timed.size() << "), " << record["tokens_per_s"]
-            << " tokens/s, peak resident " << peaks[0] << " MiB a rank, proportional " << pss[0] << " MiB\n";
-  if (record.contains("alone_s"))
-    std::cout << "forward and backward alone, in turn with it: " << record["alone_s"] << " s\n";
+            << ": " << record["step_s"] << " s a step (median of " << arguments.steps - arguments.warmup
+            << "), " << record["tokens_per_s"] << " tokens/s, peak resident " << peaks[0]
+            << " MiB a rank, proportional " << pss[0] << " MiB\n";
+  for (const std::string& what : arguments.beside)
+    std::cout << "in turn with it, " << said_of(what) << ": " << record[field_of(what)] << " s\n";
 }
 
 int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
@@ -304,25 +244,13 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
   try {
     const BaseMemory base{.resident_mib = mebibytes("/proc/self/status", "VmRSS:"),
                           .own_mib = mebibytes("/proc/self/status", "RssAnon:")};
-    const auto dtype = arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
     at::manual_seed(arguments.seed);
-    BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
-    if (arguments.alone) {
-      Alone alone(model, dtype, arguments.plain);
-      const Timings timings = time_steps(arguments, mesh, model.vocabulary,
-                                         [&](const auto& micros) { return alone.step(micros); });
-      report(arguments, mesh, model, timings, base, nullptr);
-    } else {
-      Trained trained(model, arguments, dtype, mesh);
-      std::optional<Alone> alone;
-      if (arguments.beside_alone)
-        alone.emplace(make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence)),
-                      dtype, arguments.plain);
-      const Timings timings = time_steps(
-          arguments, mesh, model.vocabulary, [&](const auto& micros) { return trained.step(micros); },
-          alone ? &*alone : nullptr);
-      report(arguments, mesh, model, timings, base, &trained.engine());
-    }
+    std::vector<std::unique_ptr<BenchStep>> turns;
+    turns.push_back(
+        make_bench_step(arguments.alone ? kAlone : std::to_string(arguments.stage), arguments, mesh));
+    for (const std::string& what : arguments.beside) turns.push_back(make_bench_step(what, arguments, mesh));
+    const Timings timings = time_steps(arguments, mesh, turns);
+    report(arguments, mesh, *turns[0], timings, base);
     if (!arguments.trace.empty()) write_trace(mesh, arguments.trace);
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());
@@ -374,8 +302,12 @@ int run_bench(int argc, char** argv) {
   step->add_option("--seed", arguments.seed, "of weights and tokens")->capture_default_str();
   step->add_flag("--plain", arguments.plain, "GPT-2 from torch::nn modules instead of ours");
   step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");
-  step->add_flag("--beside-alone", arguments.beside_alone,
-                 "after every step, time forward and backward alone too: more memory, but one run")
+  step->add_option(
+          "--beside", arguments.beside,
+          "after every step, time another one in turn: alone (forward and backward only) or a stage; "
+          "more memory, but one run")
+      ->delimiter(',')
+      ->check(CLI::IsMember({kAlone, "0", "1", "2", "3"}))
       ->excludes("--alone");
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
   step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
@@ -385,6 +317,8 @@ int run_bench(int argc, char** argv) {
   if (!parse(app, argc, argv)) return 0;
   require(arguments.warmup < arguments.steps, ErrorKind::Config, "--warmup",
           "expected fewer than the " + std::to_string(arguments.steps) + " steps");
+  require(std::set(arguments.beside.begin(), arguments.beside.end()).size() == arguments.beside.size(),
+          ErrorKind::Config, "--beside", "each may be named once");
 
   const Ranks ranks = ranks_of(started_by_launcher() ? 0 : arguments.ranks);
   if (!ranks.starts) return bench_here(arguments, ranks.job);

@@ -1,0 +1,86 @@
+#include "bench_steps.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "zero/engine.h"
+#include "zero/fast_operators.h"
+#include "zero/lazy.h"
+#include "zero/mesh.h"
+
+namespace zero::tool {
+namespace {
+
+/// Gradients are thrown away: what a step costs without any of our work. Of a plain model by LibTorch's
+/// operators, of ours by ours.
+class Alone : public BenchStep {
+ public:
+  Alone(BenchModel model, at::ScalarType dtype, bool plain) : BenchStep(std::move(model)), plain_(plain) {
+    materialize(*model_.module);
+    model_.module->to(dtype);
+  }
+
+  double run(const std::vector<Micro>& micros) override {
+    std::optional<FastOperators> fast;
+    if (!plain_) fast.emplace();
+    double loss = 0;
+    for (const Micro& micro : micros) {
+      at::Tensor value = model_.loss(micro.tokens, micro.targets);
+      torch::autograd::backward({value}, {});
+      for (at::Tensor& parameter : model_.module->parameters()) parameter.mutable_grad().reset();
+      loss += value.item<double>();
+    }
+    return loss / static_cast<double>(micros.size());
+  }
+
+ private:
+  bool plain_;
+};
+
+OptimizerSpec adamw() { return AdamW{.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1}; }
+
+class Trained : public BenchStep {
+ public:
+  Trained(BenchModel model, const EngineOptions& options, const Mesh& mesh)
+      : BenchStep(std::move(model)), engine_(*model_.module, adamw(), options, mesh) {}
+
+  double run(const std::vector<Micro>& micros) override {
+    double loss = 0;
+    for (const Micro& micro : micros) {
+      at::Tensor value = engine_.forward([&] { return model_.loss(micro.tokens, micro.targets); });
+      engine_.backward(value);
+      loss += value.item<double>();
+    }
+    engine_.step();
+    return loss / static_cast<double>(micros.size());
+  }
+
+  const Engine* engine() const override { return &engine_; }
+
+ private:
+  Engine engine_;
+};
+
+EngineOptions options_of(const BenchArguments& arguments, int stage, at::ScalarType dtype) {
+  EngineOptions options{.stage = stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
+  options.gradient_clipping = 1;
+  options.broadcast_initial_values = stage == 0;  // all ranks draw from one seed
+  options.share_parameters = !arguments.private_parameters;
+  if (arguments.bucket_numel > 0) options.reduce_bucket_numel = arguments.bucket_numel;
+  return options;
+}
+
+}  // namespace
+
+std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchArguments& arguments,
+                                           const Mesh& mesh) {
+  const auto dtype = arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
+  if (what == kAlone) return std::make_unique<Alone>(std::move(model), dtype, arguments.plain);
+  return std::make_unique<Trained>(std::move(model), options_of(arguments, std::stoi(what), dtype), mesh);
+}
+
+}  // namespace zero::tool

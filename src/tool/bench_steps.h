@@ -1,0 +1,60 @@
+#pragma once
+// What `zero bench step` times: forward and backward alone, or the whole step of a ZeRO stage.
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench_model.h"
+
+namespace zero {
+class Engine;
+class Mesh;
+}  // namespace zero
+
+namespace zero::tool {
+
+/// Forward and backward without an engine; everything else is a stage's number.
+inline constexpr const char* kAlone = "alone";
+
+struct BenchArguments {
+  std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
+  int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
+  int64_t bucket_numel = 0;
+  bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
+       bind = false;
+  std::vector<std::string> beside;  // kAlone or stages, each once
+  uint64_t seed = 1234;
+};
+
+struct Micro {
+  at::Tensor tokens, targets;  // [batch, sequence] int64
+};
+
+/// A model and what is done with it.
+class BenchStep {
+ public:
+  explicit BenchStep(BenchModel model) : model_(std::move(model)) {}
+  virtual ~BenchStep() = default;
+  BenchStep(const BenchStep&) = delete;
+  BenchStep& operator=(const BenchStep&) = delete;
+
+  /// The mean loss of the micro-batches.
+  virtual double run(const std::vector<Micro>& micros) = 0;
+  /// Null where there is none.
+  virtual const Engine* engine() const { return nullptr; }
+
+  const BenchModel& model() const { return model_; }
+
+ protected:
+  BenchModel model_;
+};
+
+/// `what` is kAlone or a stage. All ranks of the mesh call together.
+std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchArguments& arguments,
+                                           const Mesh& mesh);
+
+}  // namespace zero::tool

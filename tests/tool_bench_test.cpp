@@ -1,0 +1,70 @@
+// `zero bench step`: what its records hold. Not how fast it is, which bench/ tells.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/program.h"
+
+namespace zero {
+namespace {
+
+using nlohmann::json;
+using testing::Program;
+using testing::ProgramResult;
+
+ProgramResult bench_step(std::vector<std::string> arguments) {
+  std::vector<std::string> all = {ZERO_TOOL, "bench",   "step", "--model", "tiny", "--seq",
+                                  "16",      "--steps", "4",    "--dtype", "fp32"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return Program(all, {}).wait();
+}
+
+json record_of(std::vector<std::string> arguments) {
+  arguments.emplace_back("--json");
+  const ProgramResult result = bench_step(std::move(arguments));
+  EXPECT_EQ(result.exit, 0) << result.all();
+  return json::parse(result.output);
+}
+
+TEST(BenchStep, WritesOneRecordOfAllRanks) {
+  const json record = record_of({"--stage", "2", "--ranks", "2"});
+  EXPECT_EQ(record["peer"], "zero.cpp");
+  EXPECT_EQ(record["mode"], "zero2");
+  EXPECT_EQ(record["ranks"], 2);
+  EXPECT_EQ(record["peak_rss_mib"].size(), 2U);
+  EXPECT_GT(record["step_s"], 0);
+  EXPECT_LE(record["step_s_min"], record["step_s"]);
+  EXPECT_FALSE(record.contains("alone_s"));
+}
+
+TEST(BenchStep, OthersTakeTheirTurnAndLeaveTheStepsAsTheyAre) {
+  const json alone = record_of({"--alone"}), plain = record_of({"--stage", "3"}),
+             beside = record_of({"--stage", "3", "--beside", "alone,0"});
+  EXPECT_EQ(alone["mode"], "alone");
+  EXPECT_FALSE(alone.contains("plan_mib"));
+  for (const char* field : {"alone_s", "alone_s_min", "stage_0_s", "stage_0_s_min"})
+    EXPECT_GT(beside.value(field, 0.0), 0) << field;
+  for (const char* field : {"loss_first", "loss", "plan_mib"})
+    EXPECT_EQ(beside[field], plain[field]) << field;
+  EXPECT_EQ(alone["loss_first"], plain["loss_first"]);
+  EXPECT_NE(alone["loss"], plain["loss"]) << "alone trains nothing";
+}
+
+TEST(BenchStep, SaysInWordsWhatTookTurns) {
+  const ProgramResult result = bench_step({"--beside", "1"});
+  EXPECT_EQ(result.exit, 0) << result.all();
+  EXPECT_NE(result.output.find("zero3 tiny: "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("in turn with it, stage 1: "), std::string::npos) << result.output;
+}
+
+TEST(BenchStep, RefusesWhatItCannotTime) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"--beside", "0,0"}, {"--beside", "4"}, {"--beside", "0", "--alone"}, {"--warmup", "4"}}) {
+    const ProgramResult result = bench_step(arguments);
+    EXPECT_NE(result.exit, 0) << arguments[1];
+    EXPECT_NE(result.error.find(arguments[0]), std::string::npos) << result.all();
+  }
+}
+
+}  // namespace
+}  // namespace zero
