@@ -78,7 +78,7 @@ struct Avx512 {
 
   struct Squares {
     __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
-    void add(Reg value, int64_t) {
+    void add(Reg value) {
       const __m512d first = _mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, value, 0));
       const __m512d second = _mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, value, 1));
       low = _mm512_add_pd(low, _mm512_mul_pd(first, first));

@@ -199,7 +199,7 @@ void lion(const Buffers& buffers, const LionScalars& scalars, int64_t count) {
   });
 }
 
-/// Element i goes into lane i % 16, whatever the variant; lanes are added as a tree.
+/// Element i goes into lane i % 16, whatever the variant; lanes are added as a tree. Vectors are as wide.
 constexpr int64_t kLanes = 16;
 
 inline double sum_lanes(double* lanes) {
@@ -219,12 +219,12 @@ void add_tail_squares(const void* values, int64_t first, int64_t begin, int64_t 
 
 template <class V, Element kType>
 double sum_of_squares(const void* values, int64_t begin, int64_t end) {
+  static_assert(V::kWidth == 1 || V::kWidth == kLanes);
   double lanes[kLanes] = {};
   const int64_t whole = V::kWidth == 1 ? begin : end - (end - begin) % kLanes;
   if constexpr (V::kWidth > 1) {
     typename V::Squares squares;
-    for (int64_t i = begin; i < whole; i += V::kWidth)
-      squares.add(load_as<V, kType>(values, i), (i - begin) % kLanes);
+    for (int64_t i = begin; i < whole; i += kLanes) squares.add(load_as<V, kType>(values, i));
     squares.store(lanes);
   }
   add_tail_squares<kType>(values, begin, whole, end, lanes);
@@ -238,9 +238,7 @@ template <class V, Element kType>
 void sums_of_streams(const void* values, int64_t begin, int64_t block, double* sums) {
   typename V::Squares squares[kStreams];
   for (int64_t i = 0; i < block; i += kLanes)
-    for (int64_t s = 0; s < kStreams; ++s)
-      for (int64_t lane = 0; lane < kLanes; lane += V::kWidth)
-        squares[s].add(load_as<V, kType>(values, begin + s * block + i + lane), lane);
+    for (int64_t s = 0; s < kStreams; ++s) squares[s].add(load_as<V, kType>(values, begin + s * block + i));
   for (int64_t s = 0; s < kStreams; ++s) {
     double lanes[kLanes];
     squares[s].store(lanes);
