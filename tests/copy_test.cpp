@@ -31,15 +31,17 @@ TEST(StreamBytes, ShortOnesToo) {
   constexpr size_t kMargin = 128;
   std::vector<uint8_t> from(70'000), to(from.size() + 2 * kMargin);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 2654435761U >> 13);
-  for (const size_t bytes : {0, 1, 63, 64, 1000, 16383, 16384, 16448, 65'000})
-    for (const size_t shift : {0, 1, 17, 63}) {
-      std::fill(to.begin(), to.end(), uint8_t{0xaa});
-      uint8_t* target = to.data() + kMargin + shift;
-      detail::stream_bytes(target, from.data() + 3, bytes);
-      ASSERT_TRUE(std::equal(target, target + bytes, from.data() + 3)) << bytes << " at " << shift;
-      ASSERT_EQ(target[-1], 0xaa);
-      ASSERT_EQ(target[bytes], 0xaa) << bytes << " at " << shift;
-    }
+  for (const int pages : {1, 4})
+    for (const size_t bytes : {0, 1, 63, 64, 1000, 16383, 16384, 16448, 65'000})
+      for (const size_t shift : {0, 1, 17, 63}) {
+        std::fill(to.begin(), to.end(), uint8_t{0xaa});
+        uint8_t* target = to.data() + kMargin + shift;
+        detail::stream_bytes(target, from.data() + 3, bytes, pages);
+        ASSERT_TRUE(std::equal(target, target + bytes, from.data() + 3))
+            << bytes << " at " << shift << ", " << pages << " pages side by side";
+        ASSERT_EQ(target[-1], 0xaa);
+        ASSERT_EQ(target[bytes], 0xaa) << bytes << " at " << shift;
+      }
 }
 
 }  // namespace

@@ -31,20 +31,20 @@ void expect_sums(int64_t ranks, int64_t begin, int64_t end, bool accumulate) {
       rows[static_cast<size_t>(row)][static_cast<size_t>(i)] = made<In>(value(row, i));
   std::vector<const In*> from;
   for (const auto& row : rows) from.push_back(row.data());
-  std::vector<float> out(static_cast<size_t>(numel), 3);
-  add_rows(out.data(), from, begin, end, accumulate);
-  int64_t wrong = 0;
-  for (int64_t i = 0; i < numel; ++i) {
-    float wanted = 3;
-    if (i >= begin && i < end) {
-      float sum = 0;
-      for (const auto& row : rows) sum += element(row[static_cast<size_t>(i)]);
-      wanted = accumulate ? wanted + sum : sum;
-    }
-    wrong += out[static_cast<size_t>(i)] != wanted;
+  std::vector<float> wanted(static_cast<size_t>(numel), 3);
+  for (int64_t i = begin; i < end; ++i) {
+    float sum = 0;
+    for (const auto& row : rows) sum += element(row[static_cast<size_t>(i)]);
+    float& to = wanted[static_cast<size_t>(i)];
+    to = accumulate ? to + sum : sum;
   }
-  EXPECT_EQ(wrong, 0) << ranks << " rows, [" << begin << ", " << end << "), " << sizeof(In) << " bytes each"
-                      << (accumulate ? ", added" : "");
+  for (const int pages : {1, 4}) {
+    std::vector<float> out(static_cast<size_t>(numel), 3);
+    add_rows(out.data(), from, begin, end, accumulate, pages);
+    EXPECT_TRUE(out == wanted) << ranks << " rows, [" << begin << ", " << end << "), " << sizeof(In)
+                               << " bytes each, " << pages << " pages side by side"
+                               << (accumulate ? ", added" : "");
+  }
 }
 
 TEST(RowSums, EveryLengthAndPlace) {
