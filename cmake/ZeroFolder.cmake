@@ -25,13 +25,16 @@ endfunction()
 
 # Tensors, autograd and torch::nn::Module take 20 s to parse, and 3 s where they are precompiled. It is not torch/torch.h
 # that is precompiled: GCC instantiates all its pending templates anew in every file, 4 s more, used or not.
+# Without NDEBUG some classes of LibTorch's headers have members that those of its library, a release build, lack.
 function(zero_use_torch target)
   target_link_libraries(${target} PUBLIC LibTorch::LibTorch)
+  target_compile_definitions(${target} PRIVATE $<$<CONFIG:Debug>:NDEBUG>)
   if(NOT TARGET zero_pch)
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/zero_pch.cpp CONTENT "// Owner of the precompiled header.\n")
     add_library(zero_pch OBJECT ${PROJECT_BINARY_DIR}/zero_pch.cpp)
     target_link_libraries(zero_pch PRIVATE LibTorch::LibTorch)
     zero_compile_options(zero_pch)
+    target_compile_definitions(zero_pch PRIVATE $<$<CONFIG:Debug>:NDEBUG>)
     target_precompile_headers(zero_pch PRIVATE <torch/types.h> <torch/csrc/autograd/variable.h> <torch/nn/module.h>)
   endif()
   get_target_property(type ${target} TYPE)

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -32,7 +33,8 @@ TEST(Checkpoint, ReadsOnAnyNumberOfRanksWhatAnyNumberWrote) {
         for (const TensorPiece& piece : pieces_of(tensors, rank, readers)) {
           std::vector<unsigned char> out(static_cast<size_t>(piece.numel * itemsize(piece.dtype)));
           reader.read(piece.name, piece.begin, piece.numel, out.data());
-          EXPECT_EQ(std::memcmp(out.data(), piece.data, out.size()), 0)
+          const auto* expected = static_cast<const unsigned char*>(piece.data);
+          EXPECT_TRUE(std::equal(out.begin(), out.end(), expected))
               << piece.name << ", " << writers << " to " << readers << " ranks";
         }
   }

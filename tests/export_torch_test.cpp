@@ -30,9 +30,10 @@ TEST(ExportTorch, LibTorchReadsTheStateDict) {
     EXPECT_EQ(tensor.itemsize(), itemsize(expected.dtype)) << name;
     EXPECT_TRUE(tensor.is_contiguous());
     EXPECT_FALSE(tensor.requires_grad());
-    if (tensor.numel() > 0)
+    if (tensor.numel() > 0) {
       EXPECT_EQ(std::memcmp(tensor.const_data_ptr(), expected.bytes.data(), expected.bytes.size()), 0)
           << name;
+    }
   }
 }
 
