@@ -59,7 +59,9 @@ TEST(ExportConvert, HalvesComeBackAsTheyWere) {
     const auto floats = converted<float>(half, all, Dtype::f32);
     const auto back = converted<uint16_t>(Dtype::f32, floats, half);
     for (size_t i = 0; i < all.size(); ++i)
-      if (!std::isnan(floats[i])) ASSERT_EQ(back[i], all[i]) << i;
+      if (!std::isnan(floats[i])) {
+        ASSERT_EQ(back[i], all[i]) << i;
+      }
     EXPECT_TRUE(std::isnan(converted<float>(half, std::vector<uint16_t>{0x7fff}, Dtype::f32)[0]));
     EXPECT_TRUE(std::isnan(converted<float>(
         half, converted<uint16_t>(Dtype::f32, std::vector<float>{NAN}, half), Dtype::f32)[0]));
@@ -286,8 +288,8 @@ TEST_F(Consolidate, MergesAdapters) {
 }
 
 TEST_F(Consolidate, APartOfAModelIsRefused) {
-  const fs::path part =
-      save(folder_.path() / "part", 1, tensors_, 2, 0, R"({"engine": {"frozen_from": "base"}})");
+  const fs::path part = save(folder_.path() / "part", 1, tensors_, 2, 0,
+                             R"({"engine": {"frozen_from": "base", "frozen": {}}})");
   EXPECT_ERROR(consolidate(part, out()), Unsupported, "the frozen ones are \"base\"");
 }
 

@@ -9,6 +9,7 @@
 #include "support/small_run.h"
 #include "train/file_values.h"
 #include "train/process_memory.h"
+#include "zero/consolidate.h"
 #include "zero/engine_options.h"
 #include "zero/evaluate.h"
 #include "zero/generate.h"
@@ -247,6 +248,46 @@ TEST_F(FromHf, WhatACheckpointLeavesOutComesFromTheDirectory) {
   }
   directory_of("llama", [](std::vector<FileTensor>& tensors) { tensors[3].bytes[0] ^= 1; });
   EXPECT_ERROR(load_model(find_model(small_.path() / "parts")), Config, "is not the one that");
+}
+
+// From a checkpoint of what is trained alone, a model directory byte for byte as from a whole one.
+TEST_F(FromHf, ConsolidatesWhatACheckpointLeavesOut) {
+  const std::map<std::string, std::vector<std::string>> runs = {
+      {"gpt2", {"lora.rank=2", "lora.targets=[\"*.c_attn\"]"}},
+      {"llama", {"lora.rank=2", "lora.targets=[\"*.q_proj\"]", "bf16.enabled=true"}},
+      {"neox", {"trainable=[\"*.dense.*\"]", "bf16.enabled=true"}}};
+  const ConsolidateOptions merged{.most_file_bytes = 8192, .merge_adapters = true};
+  for (const auto& [name, overrides] : runs) {
+    const auto model_directory = directory_of(name);
+    std::vector<Consolidated> made;
+    for (const char* kind : {"whole", "part"}) {
+      auto all = overrides;
+      all.push_back(std::string("checkpoint.trainable_only=") +
+                    (kind == std::string("part") ? "true" : "false"));
+      train_on(2, config(model_directory, 2, all, name + "-" + kind));
+      made.push_back(consolidate(find_checkpoint(small_.path() / (name + "-" + kind)),
+                                 small_.path() / (name + "-" + kind + "-out"), merged));
+    }
+    EXPECT_EQ(made[0].files, made[1].files) << name;
+    EXPECT_GT(made[0].files.size(), 3U) << name << ": several files of weights";
+    for (const std::string& file : made[0].files)
+      EXPECT_TRUE(testing::read_bytes(small_.path() / (name + "-whole-out") / file) ==
+                  testing::read_bytes(small_.path() / (name + "-part-out") / file))
+          << name << " " << file;
+  }
+
+  const auto part = find_checkpoint(small_.path() / "llama-part"), out = small_.path() / "out";
+  const auto with = [&](const std::filesystem::path& from) {
+    ConsolidateOptions options = merged;
+    options.from = from;
+    return options;
+  };
+  EXPECT_ERROR(consolidate(find_checkpoint(small_.path() / "llama-whole"), out, with(directory_of("llama"))),
+               Config, "leaves no parameters out");
+  EXPECT_ERROR(consolidate(part, out, with(directory_of("neox"))), Config, "not those of the model");
+  directory_of("llama", [](std::vector<FileTensor>& tensors) { tensors[3].bytes[2] ^= 1; });
+  EXPECT_ERROR(consolidate(part, out, merged), Config, "is not the one that");
+  EXPECT_FALSE(std::filesystem::exists(out)) << "found while files were being written";
 }
 
 TEST_F(FromHf, OnlyTheNamedParametersAreTrained) {

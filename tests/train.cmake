@@ -1,5 +1,5 @@
 # src/train: from a configuration to a run directory.
-zero_test(train TORCH RANKS 3 USES train LIBS nlohmann_json::nlohmann_json FILES train run_directory from_hf inference)
+zero_test(train TORCH RANKS 3 USES train export LIBS nlohmann_json::nlohmann_json FILES train run_directory from_hf inference)
 zero_test(train_alone TORCH USES train FILES engine_options)
 
 # The `zero` program, run as its users run it.

@@ -22,6 +22,9 @@ struct ConsolidateOptions {
   // Low-rank adapters become part of the weights they belong to, W + alpha / rank * B A in fp32, rounded to
   // the type last. Off: a checkpoint that holds adapters is refused.
   bool merge_adapters = false;
+  // The model directory with the frozen parameters that the checkpoint leaves out
+  // (checkpoint.trainable_only). Unset: the model.from of the run's configuration.
+  std::optional<std::filesystem::path> from = {};
 };
 
 struct Consolidated {
@@ -36,8 +39,9 @@ struct Consolidated {
 /// files, the weights under Hugging Face's names. One that was saved without a configuration becomes its
 /// weights and buffers under their own names. Memory: the checkpoint's index and some buffers of a few MiB,
 /// whatever the model's size, and, merging, two adapter matrices as fp32. Throws Config (out is in use, no
-/// tokenizer at that place or another one than the model was trained with, values that the type cannot hold),
-/// Unsupported, Io and Corrupt as CheckpointReader.
+/// tokenizer at that place or another one than the model was trained with, frozen parameters that are not
+/// those it was trained with, values that the type cannot hold), Unsupported (frozen parameters that were
+/// drawn and left out), Io and Corrupt as CheckpointReader.
 Consolidated consolidate(const std::filesystem::path& checkpoint, const std::filesystem::path& out,
                          const ConsolidateOptions& options = {});
 

@@ -3,10 +3,10 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
-#include <map>
 #include <optional>
 
 #include "checkpoint/json.h"
+#include "checkpoint/left_out.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
 #include "engine/engine_state.h"
@@ -69,9 +69,7 @@ void restore_generator(const CheckpointReader& reader, const std::string& name, 
 struct Saved {
   int64_t ranks = 0, steps = 0, skipped_steps = 0;
   std::vector<int64_t> parameter_steps;
-  bool has_frozen = true;
-  std::string frozen_from;                 // where it has none
-  std::map<std::string, uint64_t> frozen;  // and what they must be
+  std::optional<checkpoint::LeftOut> left_out;
   std::string user;
 };
 
@@ -86,31 +84,25 @@ Saved read_saved(const EngineState& state, const CheckpointReader& reader, const
               .steps = count_member(engine, "steps", place),
               .skipped_steps = count_member(engine, "skipped_steps", place),
               .parameter_steps = {},
-              .has_frozen = !engine.contains("frozen_from"),
-              .frozen_from = {},
-              .frozen = {},
+              .left_out = left_out_of(engine, place),
               .user = about.value("user", checkpoint::Json::object()).dump()};
   const auto& taken = member(engine, "parameter_steps", checkpoint::Json::value_t::object, place);
   for (const std::string& name : state.model.names())
     saved.parameter_steps.push_back(count_member(taken, name, place + ": steps of parameters"));
-  if (saved.has_frozen) return saved;
-  saved.frozen_from = text_member(engine, "frozen_from", place);
-  const auto& frozen = member(engine, "frozen", checkpoint::Json::value_t::object, place);
-  for (const auto& [name, fingerprint] : frozen.items())
-    saved.frozen[name] = hex_value(fingerprint, "frozen", place);
   return saved;
 }
 
 // Of a checkpoint without frozen parameters: the model's own must be those that it was trained with.
 void require_same_frozen(EngineState& state, const Saved& saved, const std::string& place) {
-  if (saved.has_frozen) return;
+  if (!saved.left_out) return;
+  const auto& expected = saved.left_out->fingerprints;
   for (const auto& [name, fingerprint] : frozen_fingerprints(state)) {
-    const auto found = saved.frozen.find(name);
-    require(found != saved.frozen.end() && found->second == fingerprint, ErrorKind::Config, place,
+    const auto found = expected.find(name);
+    require(found != expected.end() && found->second == fingerprint, ErrorKind::Config, place,
             "the frozen parameter " + name +
                 " is not the one that this checkpoint was trained with, and the "
                 "checkpoint does not hold it",
-            "begin with " + saved.frozen_from);
+            "begin with " + saved.left_out->from);
   }
 }
 
@@ -125,7 +117,7 @@ Sources find_sources(EngineState& state, const CheckpointReader& reader, const S
   const ShardedModel& model = state.model;
   Sources sources{.parts = {}, .buffers = {}, .same_ranks = saved.ranks == model.all.size()};
   for (Part& part : parts_of(state, /*share_among_replicas=*/false)) {
-    if (!saved.has_frozen && is_frozen(state, part.name)) continue;
+    if (saved.left_out && is_frozen(state, part.name)) continue;
     stored(reader, part.name, part.shape);
     sources.parts.push_back(std::move(part));
   }

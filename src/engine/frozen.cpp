@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "checkpoint/left_out.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
 
@@ -11,26 +12,11 @@ namespace {
 
 constexpr std::string_view kModelPrefix = "model/";
 
-// Terms of a sum, so that parts can be added in any order.
-uint64_t term_of(uint64_t place, uint64_t bits) {
-  uint64_t x = bits + (place + 1) * 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 // Of elements from `begin` on.
 uint64_t fingerprint_of(const at::Tensor& part, int64_t begin) {
   const at::Tensor values = part.cpu().contiguous();
-  const auto* bytes = static_cast<const char*>(values.const_data_ptr());
-  const auto width = static_cast<size_t>(values.element_size());
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, bytes + static_cast<size_t>(i) * width, width);
-    sum += term_of(static_cast<uint64_t>(begin + i), bits);
-  }
-  return sum;
+  return checkpoint::fingerprint_of(values.const_data_ptr(), values.numel(),
+                                    static_cast<int64_t>(values.element_size()), begin);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #pragma once
-// Frozen parameters that a checkpoint leaves out: what it remembers of their values, so that they can be told
-// from others.
+// What a checkpoint that leaves frozen parameters out remembers of them (checkpoint/left_out.h).
 
 #include <cstdint>
 #include <map>
@@ -13,7 +12,7 @@ namespace zero::detail {
 /// True for a part of a frozen parameter's values.
 bool is_frozen(const EngineState& state, const std::string& part_name);
 
-/// A number that follows from a parameter's values and their places.
+/// checkpoint::fingerprint_of() a whole parameter.
 uint64_t frozen_fingerprint(const at::Tensor& values);
 
 /// That of each frozen parameter, whatever ranks share them. Collective.

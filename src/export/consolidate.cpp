@@ -8,7 +8,9 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/file_io.h"
 #include "checkpoint/json.h"
+#include "checkpoint/left_out.h"
 #include "export/convert.h"
+#include "export/frozen_files.h"
 #include "export/weight_files.h"
 #include "hf/adapter.h"
 #include "hf/model_directory.h"
@@ -23,6 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using exporting::ExportedTensor;
+using exporting::FrozenFiles;
 
 constexpr std::string_view kModelPrefix = "model/", kBufferPrefix = "buffer/";
 constexpr const char* kTokenizerFiles[] = {
@@ -49,13 +52,18 @@ std::optional<Origin> origin_of(const CheckpointReader& reader, const std::strin
               checkpoint::member(vocabulary, "fingerprint", Type::number_unsigned, place).get<uint64_t>()}};
 }
 
-// A checkpoint of trained parameters alone is no model.
-void require_whole(const CheckpointReader& reader, const std::string& place) {
-  const checkpoint::Json metadata = checkpoint::parse_object(reader.metadata(), place);
-  const auto from = metadata.value(checkpoint::Json::json_pointer("/engine/frozen_from"), checkpoint::Json());
-  require(from.is_null(), ErrorKind::Unsupported, place,
-          "it holds the trained parameters only, the frozen ones are " + from.dump(),
-          "consolidate a checkpoint that was saved without checkpoint.trainable_only");
+// What a checkpoint of trained parameters alone leaves out; nothing where it is whole.
+std::optional<FrozenFiles> frozen_files_of(const CheckpointReader& reader, const Origin* origin,
+                                           const ConsolidateOptions& options, const std::string& place) {
+  const auto left_out = checkpoint::left_out_of_metadata(reader.metadata(), place);
+  require(left_out || !options.from, ErrorKind::Config, "--from", place + " leaves no parameters out");
+  if (!left_out) return std::nullopt;
+  const fs::path directory = options.from.value_or(origin ? origin->config.model.from : "");
+  require(
+      origin && !directory.empty(), ErrorKind::Unsupported, place,
+      "it holds the trained parameters only, the frozen ones are " + checkpoint::in_quotes(left_out->from),
+      "consolidate a checkpoint that was saved without checkpoint.trainable_only");
+  return std::make_optional<FrozenFiles>(directory, *left_out, origin->config, place);
 }
 
 // Readers would take the adapters for strangers, and the model beneath them for the trained one.
@@ -83,20 +91,41 @@ Dtype exported_dtype(Dtype stored, const ConsolidateOptions& options) {
   return options.dtype && exporting::is_convertible(stored, *options.dtype) ? *options.dtype : stored;
 }
 
-std::vector<ExportedTensor> tensors_of(const CheckpointReader& reader, const Origin* origin,
-                                       const ConsolidateOptions& options) {
+// Of a model of `zero train`.
+std::vector<ExportedTensor> model_tensors(const CheckpointReader& reader, const Origin& origin,
+                                          const FrozenFiles* frozen, const ConsolidateOptions& options) {
+  std::map<std::string, ExportedTensor> tensors;  // by their own names
+  const auto add = [&](const std::string& own, Dtype dtype, const std::vector<int64_t>& shape) {
+    if (hf::is_adapter(own)) return;  // merged
+    tensors[own] = {.tensor = {.name = hf::hf_name(origin.config.model, own),
+                               .dtype = exported_dtype(dtype, options),
+                               .shape = shape},
+                    .stored = std::string(kModelPrefix) + own,
+                    .adapter = adapter_of(reader, origin.config, own)};
+  };
+  for (const auto& [name, stored] : reader.tensors())
+    if (name.starts_with(kModelPrefix)) add(name.substr(kModelPrefix.size()), stored.dtype, stored.shape);
+  if (frozen != nullptr)
+    for (const auto& [own, parameter] : frozen->parameters()) {
+      require(!tensors.contains(own), ErrorKind::Corrupt, own, "it is stored, and said to be left out");
+      add(own, frozen->dtype(), parameter.shape);
+      tensors.at(own).left_out = own;
+    }
+  std::vector<ExportedTensor> result;
+  for (auto& [own, tensor] : tensors) result.push_back(std::move(tensor));
+  return result;
+}
+
+// Of a checkpoint without a configuration: parameters and buffers under their own names.
+std::vector<ExportedTensor> plain_tensors(const CheckpointReader& reader, const ConsolidateOptions& options) {
   std::vector<ExportedTensor> tensors;
-  for (const auto& [name, stored] : reader.tensors()) {
-    const bool is_parameter = name.starts_with(kModelPrefix);
-    if (!is_parameter && (origin || !name.starts_with(kBufferPrefix))) continue;
-    const std::string own = name.substr(is_parameter ? kModelPrefix.size() : kBufferPrefix.size());
-    if (origin && hf::is_adapter(own)) continue;  // merged
-    tensors.push_back({.tensor = {.name = origin ? hf::hf_name(origin->config.model, own) : own,
-                                  .dtype = exported_dtype(stored.dtype, options),
-                                  .shape = stored.shape},
-                       .stored = name,
-                       .adapter = origin ? adapter_of(reader, origin->config, own) : std::nullopt});
-  }
+  for (const auto& [name, stored] : reader.tensors())
+    for (const std::string_view prefix : {kModelPrefix, kBufferPrefix})
+      if (name.starts_with(prefix))
+        tensors.push_back({.tensor = {.name = name.substr(prefix.size()),
+                                      .dtype = exported_dtype(stored.dtype, options),
+                                      .shape = stored.shape},
+                           .stored = name});
   return tensors;
 }
 
@@ -188,13 +217,12 @@ void copy_tokenizer(const fs::path& from, Output& out) {
                            "{\"tokenizer_class\": \"" + tokenizer_class(copied) + "\"}\n");
 }
 
-void write_weights(const CheckpointReader& reader, std::span<const ExportedTensor> tensors,
+void write_weights(exporting::TensorSource source, std::span<const ExportedTensor> tensors,
                    const ConsolidateOptions& options, Output& out) {
   const bool is_pytorch = options.format == ConsolidateOptions::Format::Pytorch;
   std::vector<hf::NewTensor> plain;
   for (const ExportedTensor& tensor : tensors) plain.push_back(tensor.tensor);
   std::vector<hf::OutputFile> files = hf::split_into_files(plain, options.most_file_bytes);
-  exporting::TensorSource source(reader);
   for (hf::OutputFile& file : files) {
     if (is_pytorch) file.name = "pytorch_" + fs::path(file.name).stem().string() + ".bin";
     const auto part = tensors.first(file.tensors.size());
@@ -216,9 +244,12 @@ Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const 
   const CheckpointReader reader(checkpoint);
   const std::optional<Origin> origin = origin_of(reader, checkpoint.string());
   if (origin) require_mergeable(*origin, options, checkpoint.string());
-  const std::vector<ExportedTensor> tensors = tensors_of(reader, origin ? &*origin : nullptr, options);
+  const std::optional<FrozenFiles> frozen =
+      frozen_files_of(reader, origin ? &*origin : nullptr, options, checkpoint.string());
+  const FrozenFiles* const frozen_files = frozen ? &*frozen : nullptr;
+  const std::vector<ExportedTensor> tensors =
+      origin ? model_tensors(reader, *origin, frozen_files, options) : plain_tensors(reader, options);
   require(!tensors.empty(), ErrorKind::Config, checkpoint.string(), "it holds no parameters");
-  require_whole(reader, checkpoint.string());
 
   const std::optional<fs::path> tokenizer_path = origin ? tokenizer_of(*origin, options) : std::nullopt;
   std::optional<int64_t> end_token;
@@ -233,7 +264,7 @@ Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const 
     checkpoint::write_text(output.file("config.json"),
                            hf::config_text(origin->config.model, main_dtype(tensors), end_token));
   if (tokenizer_path) copy_tokenizer(*tokenizer_path, output);
-  write_weights(reader, tensors, options, output);
+  write_weights(exporting::TensorSource(reader, frozen_files), tensors, options, output);
 
   Consolidated result{.tensors = std::ssize(tensors), .step = reader.step(), .is_model = origin.has_value()};
   for (const ExportedTensor& tensor : tensors) result.bytes += hf::data_bytes(tensor.tensor);

@@ -11,6 +11,8 @@
 namespace zero::exporting {
 namespace {
 
+constexpr int64_t kMostBytes = 4 * kChecksumBytes;  // that are read at a time
+
 std::vector<hf::NewTensor> plain(std::span<const ExportedTensor> tensors) {
   std::vector<hf::NewTensor> result;
   result.reserve(tensors.size());
@@ -20,34 +22,54 @@ std::vector<hf::NewTensor> plain(std::span<const ExportedTensor> tensors) {
 
 }  // namespace
 
-// Piece by piece, so that every read is of whole checksum blocks.
-void TensorSource::read(const ExportedTensor& tensor,
-                        const std::function<void(std::span<const std::byte>)>& sink) {
-  const StoredTensor& stored = reader_.tensors().at(tensor.stored);
-  const int64_t item = itemsize(stored.dtype), most = 4 * kChecksumBytes / item;
+void TensorSource::read(const ExportedTensor& tensor, const Sink& sink) {
   std::optional<LowRankUpdate> update;
-  if (tensor.adapter) update.emplace(reader_, *tensor.adapter, stored.shape);
+  if (tensor.adapter) update.emplace(reader_, *tensor.adapter, tensor.tensor.shape);
+  LowRankUpdate* const merged = update ? &*update : nullptr;
+  tensor.left_out.empty() ? read_stored(tensor, merged, sink) : read_frozen(tensor, merged, sink);
+}
+
+// Piece by piece, so that every read is of whole checksum blocks.
+void TensorSource::read_stored(const ExportedTensor& tensor, LowRankUpdate* update, const Sink& sink) {
+  const StoredTensor& stored = reader_.tensors().at(tensor.stored);
+  const int64_t item = itemsize(stored.dtype), most = kMostBytes / item;
   for (const StoredPiece& piece : stored.pieces) {
     const int64_t end = piece.begin + piece.numel;
     for (int64_t begin = piece.begin; begin < end; begin += most) {
       const int64_t numel = std::min(most, end - begin);
-      stored_.resize(static_cast<size_t>(numel * item));
-      reader_.read(tensor.stored, begin, numel, stored_.data());
-      Dtype dtype = stored.dtype;
-      if (update) merge(*update, begin, std::exchange(dtype, Dtype::f32), tensor.stored);
-      converted_.clear();
-      convert(dtype, stored_, tensor.tensor.dtype, converted_, tensor.tensor.name);
-      sink(converted_);
+      read_.resize(static_cast<size_t>(numel * item));
+      reader_.read(tensor.stored, begin, numel, read_.data());
+      hand_out(tensor, stored.dtype, begin, update, sink);
     }
   }
 }
 
-// What was read becomes fp32, with what the adapter adds.
-void TensorSource::merge(LowRankUpdate& update, int64_t begin, Dtype dtype, const std::string& name) {
-  merged_.clear();
-  convert(dtype, stored_, Dtype::f32, merged_, name);
-  stored_.swap(merged_);
-  update.add_to(begin, {reinterpret_cast<float*>(stored_.data()), stored_.size() / sizeof(float)});
+void TensorSource::read_frozen(const ExportedTensor& tensor, LowRankUpdate* update, const Sink& sink) {
+  const Dtype dtype = frozen_->dtype();
+  const int64_t item = itemsize(dtype), most = kMostBytes / item,
+                all = hf::data_bytes(tensor.tensor) / itemsize(tensor.tensor.dtype);
+  uint64_t fingerprint = 0;
+  for (int64_t begin = 0; begin < all; begin += most) {
+    const int64_t numel = std::min(most, all - begin);
+    read_.clear();
+    frozen_->read(tensor.left_out, begin, numel, read_);
+    fingerprint += checkpoint::fingerprint_of(read_.data(), numel, item, begin);
+    hand_out(tensor, dtype, begin, update, sink);
+  }
+  frozen_->require_same(tensor.left_out, fingerprint);
+}
+
+void TensorSource::hand_out(const ExportedTensor& tensor, Dtype dtype, int64_t begin, LowRankUpdate* update,
+                            const Sink& sink) {
+  if (update != nullptr) {
+    merged_.clear();
+    convert(std::exchange(dtype, Dtype::f32), read_, Dtype::f32, merged_, tensor.stored);
+    read_.swap(merged_);
+    update->add_to(begin, {reinterpret_cast<float*>(read_.data()), read_.size() / sizeof(float)});
+  }
+  converted_.clear();
+  convert(dtype, read_, tensor.tensor.dtype, converted_, tensor.tensor.name);
+  sink(converted_);
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const ExportedTensor> tensors,

@@ -11,7 +11,7 @@ namespace zero::tool {
 namespace {
 
 struct ConsolidateArguments {
-  std::string checkpoint, out, format = "safetensors", dtype, most = "5GB", tokenizer;
+  std::string checkpoint, out, format = "safetensors", dtype, most = "5GB", tokenizer, from;
   bool merge_adapters = false;
 };
 
@@ -47,6 +47,9 @@ int run_consolidate(int argc, char** argv) {
   app.add_option("--max-shard-size", arguments.most, "bytes of tensors in one file: 2GB, 500MiB [5GB]");
   const auto* tokenizer = app.add_option("--tokenizer", arguments.tokenizer,
                                          "directory of the tokenizer, \"\" for none [the run's]");
+  const auto* from = app.add_option("--from", arguments.from,
+                                    "model directory with the frozen parameters that a checkpoint of "
+                                    "--trainable-only leaves out [the run's]");
   app.add_flag("--merge-adapters", arguments.merge_adapters,
                "make low-rank adapters part of the weights they belong to");
   if (!parse(app, argc, argv)) return 0;
@@ -57,6 +60,7 @@ int run_consolidate(int argc, char** argv) {
   options.dtype = dtype_named(arguments.dtype);
   options.most_file_bytes = parse_bytes(arguments.most, "--max-shard-size");
   if (tokenizer->count() > 0) options.tokenizer = arguments.tokenizer;
+  if (from->count() > 0) options.from = arguments.from;
   print(arguments.out, consolidate(find_checkpoint(arguments.checkpoint), arguments.out, options));
   return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "hf/adapter.h"
 #include "hf/model_directory.h"
+#include "plan/wanted_tensors.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
 
@@ -36,12 +37,6 @@ class FileValues : public InitialValues {
   std::map<std::string, Place> places_;
 };
 
-void collect_parameters(const ModuleSpec& module, bool adapters, std::vector<hf::WantedTensor>& wanted) {
-  for (const ParameterSpec& parameter : module.parameters)
-    if (hf::is_adapter(parameter.name) == adapters) wanted.push_back({parameter.name, parameter.shape});
-  for (const ModuleSpec& child : module.children) collect_parameters(child, adapters, wanted);
-}
-
 }  // namespace
 
 std::shared_ptr<const InitialValues> file_values_of(const Config& config) {
@@ -49,17 +44,13 @@ std::shared_ptr<const InitialValues> file_values_of(const Config& config) {
   const ModuleSpec spec = trained_spec(config);
   auto values = std::make_shared<FileValues>();
   if (!config.model.from.empty()) {
-    std::vector<hf::WantedTensor> wanted;
-    collect_parameters(spec, false, wanted);
     const auto weights = std::make_shared<hf::Weights>(config.model.from);
-    values->add(weights, hf::match(*weights, config.model, wanted));
+    values->add(weights, hf::match(*weights, config.model, wanted_tensors(spec, /*adapters=*/false)));
   }
   if (!config.lora.from.empty()) {
-    std::vector<hf::WantedTensor> wanted;
-    collect_parameters(spec, true, wanted);
     hf::check_adapter(config.lora.from, config.lora);
     const auto weights = std::make_shared<hf::Weights>(config.lora.from, hf::kAdapterWeights);
-    values->add(weights, hf::match_adapter(*weights, config.model, wanted));
+    values->add(weights, hf::match_adapter(*weights, config.model, wanted_tensors(spec, /*adapters=*/true)));
   }
   return values;
 }

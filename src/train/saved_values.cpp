@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/index.h"
-#include "checkpoint/json.h"
+#include "checkpoint/left_out.h"
 #include "train/file_values.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
@@ -62,18 +62,6 @@ class CheckpointValues : public InitialValues {
   std::shared_ptr<const InitialValues> elsewhere_;  // what the checkpoint leaves out
 };
 
-// The frozen parameters that a checkpoint leaves out, with what they must be; see engine/frozen.h.
-std::map<std::string, uint64_t> left_out_of(const CheckpointReader& reader, const std::string& place) {
-  const checkpoint::Json about = checkpoint::parse_object(reader.metadata(), place);
-  const checkpoint::Json engine = about.value("engine", checkpoint::Json::object());
-  std::map<std::string, uint64_t> frozen;
-  if (!engine.is_object() || !engine.contains("frozen_from")) return frozen;
-  const auto& stored = checkpoint::member(engine, "frozen", checkpoint::Json::value_t::object, place);
-  for (const auto& [name, fingerprint] : stored.items())
-    frozen[name] = checkpoint::hex_value(fingerprint, "frozen", place);
-  return frozen;
-}
-
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (const int64_t size : shape) text.append(text.size() > 1 ? ", " : "").append(std::to_string(size));
@@ -121,7 +109,9 @@ SavedValues values_of(const SavedModel& saved) {
   if (saved.hugging_face) return {.values = file_values_of(saved.config)};
   const std::string place = saved.checkpoint.string();
   const auto reader = std::make_shared<const CheckpointReader>(saved.checkpoint);
-  SavedValues found{.values = {}, .left_out = left_out_of(*reader, place)};
+  SavedValues found;
+  if (auto left_out = checkpoint::left_out_of_metadata(reader->metadata(), place))
+    found.left_out = std::move(left_out->fingerprints);
   Comparison comparison{.reader = *reader, .place = place, .left_out = found.left_out};
   comparison.check(trained_spec(saved.config));
   comparison.check_nothing_else();

@@ -14,7 +14,7 @@ namespace zero::training {
 struct SavedValues {
   std::shared_ptr<const InitialValues> values;  // of all parameters
   // Frozen ones that a checkpoint leaves out and that are read from the directory training began with: the
-  // fingerprint (engine/frozen.h) that each must have in the compute type.
+  // fingerprint (checkpoint/left_out.h) that each must have in the compute type.
   std::map<std::string, uint64_t> left_out = {};
 
   /// Throws Config, naming the parameter, unless `fingerprint` is the one it was trained with.

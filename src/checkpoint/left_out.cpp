@@ -1,0 +1,45 @@
+#include "checkpoint/left_out.h"
+
+#include <cstring>
+
+namespace zero::checkpoint {
+namespace {
+
+// Terms of a sum, so that parts can be added in any order.
+uint64_t term_of(uint64_t place, uint64_t bits) {
+  uint64_t x = bits + (place + 1) * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+}  // namespace
+
+std::optional<LeftOut> left_out_of(const Json& engine, std::string_view place) {
+  if (!engine.contains("frozen_from")) return std::nullopt;
+  LeftOut left_out{.from = text_member(engine, "frozen_from", place), .fingerprints = {}};
+  const auto& frozen = member(engine, "frozen", Json::value_t::object, place);
+  for (const auto& [name, fingerprint] : frozen.items())
+    left_out.fingerprints[name] = hex_value(fingerprint, "frozen", place);
+  return left_out;
+}
+
+std::optional<LeftOut> left_out_of_metadata(std::string_view metadata, std::string_view place) {
+  const Json about = parse_object(metadata, place);
+  const auto engine = about.find("engine");
+  if (engine == about.end() || !engine->is_object()) return std::nullopt;
+  return left_out_of(*engine, place);
+}
+
+uint64_t fingerprint_of(const void* elements, int64_t numel, int64_t width, int64_t begin) {
+  const auto* bytes = static_cast<const char*>(elements);
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < numel; ++i) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, bytes + i * width, static_cast<size_t>(width));
+    sum += term_of(static_cast<uint64_t>(begin + i), bits);
+  }
+  return sum;
+}
+
+}  // namespace zero::checkpoint
