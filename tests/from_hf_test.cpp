@@ -6,6 +6,7 @@
 
 #include "support/expect_error.h"
 #include "support/model_directory.h"
+#include "support/sanitized.h"
 #include "support/small_run.h"
 #include "train/file_values.h"
 #include "train/process_memory.h"
@@ -332,6 +333,7 @@ TEST_F(FromHf, MemoryOfAdaptersIsThePlans) {
 // 83 million parameters of zeros, 333 MB, in a file without blocks: no rank may hold more than its part of
 // them.
 TEST_F(FromHf, NoRankHoldsTheWholeModel) {
+  if (testing::kIsSanitized) GTEST_SKIP() << "sanitizers need memory of their own";
   const std::string section =
       R"({"type": "llama", "vocab_size": 4000, "context_length": 8, "layers": 24, "width": 512,
                                   "heads": 8, "mlp_width": 1408, "tied_head": true})";
