@@ -16,12 +16,16 @@ struct CpuAllocatorStats {
 };
 
 /// Makes LibTorch take the memory of CPU tensors of 32 KiB and more from one range of addresses with huge
-/// pages, in gaps that others left; smaller ones stay with the C library. Freed memory is used again,
-/// and given back to the kernel only when no tensor is left in it. For the life of the process; calling it
-/// again does nothing. Tensors made before keep their memory. Thread safe once it has returned. Throws
-/// Error(Io) where the kernel refuses the range (twice the physical memory, of which only what is touched
-/// counts).
+/// pages, in gaps that others left; smaller ones stay with the C library. Freed memory is kept and used
+/// again: see release_free_memory(). For the life of the process; calling it again does nothing. Tensors made
+/// before keep their memory. Thread safe once it has returned. Throws Error(Io) where the kernel refuses the
+/// range (twice the physical memory, of which only what is touched counts).
 void use_training_allocator();
+
+/// Gives pages that no tensor uses back to the kernel, as torch.cuda.empty_cache() does: for a process that
+/// goes on with something else. What needs memory next pays for page faults anew. Thread safe; does nothing
+/// without use_training_allocator().
+void release_free_memory();
 
 /// Zeros unless use_training_allocator() was called.
 CpuAllocatorStats cpu_allocator_stats();

@@ -25,7 +25,8 @@ class BlockMap {
   void give(size_t offset);
   /// The size of a block that is taken.
   size_t taken_bytes(size_t offset) const { return taken_.at(offset); }
-  bool empty() const { return taken_.empty(); }
+  /// What is free, in order: offset -> bytes.
+  const std::map<size_t, size_t>& gaps() const { return free_; }
 
  private:
   std::map<size_t, size_t> free_, taken_;  // offset -> bytes

@@ -23,6 +23,8 @@ namespace {
 constexpr size_t kSmallest = 32 << 10;
 constexpr size_t kHugePage = detail::kLentPageBytes;
 
+size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
 class TrainingAllocator final : public c10::Allocator {
  public:
   TrainingAllocator() : bytes_(reserve_bytes()), base_(reserve(bytes_)), blocks_(bytes_) {}
@@ -67,11 +69,19 @@ class TrainingAllocator final : public c10::Allocator {
     const auto offset = static_cast<size_t>(byte - base_);
     stats_.used_bytes -= blocks_.taken_bytes(offset);
     blocks_.give(offset);
-    if (blocks_.empty()) {
-      madvise(base_, static_cast<size_t>(stats_.span_bytes), MADV_DONTNEED);
-      stats_.span_bytes = 0;
-    }
     return true;
+  }
+
+  // Whole huge pages only: the others would be split for the tensors that share them.
+  void give_back() {
+    const std::lock_guard lock(mutex_);
+    const auto span = static_cast<size_t>(stats_.span_bytes);
+    for (const auto& [begin, bytes] : blocks_.gaps()) {
+      const size_t first = round_up(begin, kHugePage),
+                   last = std::min(begin + bytes, round_up(span, kHugePage)) / kHugePage * kHugePage;
+      if (first < last) madvise(base_ + first, last - first, MADV_DONTNEED);
+      if (begin + bytes >= span) stats_.span_bytes = static_cast<int64_t>(std::min(first, span));
+    }
   }
 
   CpuAllocatorStats stats() const {
@@ -168,6 +178,10 @@ void use_training_allocator() {
     c10::SetCPUAllocator(&TrainingAllocator::instance(), /*priority=*/1);
     installed = true;
   });
+}
+
+void release_free_memory() {
+  if (installed) TrainingAllocator::instance().give_back();
 }
 
 CpuAllocatorStats cpu_allocator_stats() {

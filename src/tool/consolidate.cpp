@@ -48,8 +48,7 @@ int run_consolidate(int argc, char** argv) {
   const auto* tokenizer = app.add_option("--tokenizer", arguments.tokenizer,
                                          "directory of the tokenizer, \"\" for none [the run's]");
   const auto* from = app.add_option("--from", arguments.from,
-                                    "model directory with the frozen parameters that a checkpoint of "
-                                    "--trainable-only leaves out [the run's]");
+                                    "model directory with what --trainable-only left out [the run's]");
   app.add_flag("--merge-adapters", arguments.merge_adapters,
                "make low-rank adapters part of the weights they belong to");
   if (!parse(app, argc, argv)) return 0;
