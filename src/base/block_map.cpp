@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include "base/checked.h"
 #include "zero/error.h"
 
 namespace zero::detail {
-namespace {
-
-size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-}  // namespace
 
 BlockMap::BlockMap(size_t bytes) {
   if (bytes >= kGrain) free_[0] = bytes / kGrain * kGrain;

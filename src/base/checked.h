@@ -1,6 +1,7 @@
 #pragma once
 // Integer arithmetic on numbers that come from outside: an overflow is told, never wrapped.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -20,5 +21,6 @@ inline std::optional<int64_t> checked_multiply(int64_t a, int64_t b) {
 
 /// Smallest multiple of `step` that is not below `value`. Both non-negative, step > 0, no overflow.
 inline int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+inline size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
 }  // namespace zero

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/block_map.h"
+#include "base/checked.h"
 #include "compute/lent_pages.h"
 #include "compute/zeros.h"
 #include "zero/error.h"
@@ -22,8 +23,6 @@ namespace {
 
 constexpr size_t kSmallest = 32 << 10;
 constexpr size_t kHugePage = detail::kLentPageBytes;
-
-size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 class TrainingAllocator final : public c10::Allocator {
  public:

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/checked.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kAddressesOnly = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-size_t round_up(size_t bytes) { return (bytes + kLentPageBytes - 1) / kLentPageBytes * kLentPageBytes; }
+size_t whole_pages(size_t bytes) { return round_up(bytes, kLentPageBytes); }
 
 char* reserve(size_t bytes) {
   void* range = mmap(nullptr, bytes + kLentPageBytes, PROT_NONE, kAddressesOnly, -1, 0);
@@ -25,7 +26,7 @@ char* reserve(size_t bytes) {
           "raise the limit on address space");
   // Aligned, with what is too much given back: a page table moves as a whole.
   auto* begin = static_cast<char*>(range);
-  const size_t before = round_up(reinterpret_cast<uintptr_t>(begin)) - reinterpret_cast<uintptr_t>(begin);
+  const size_t before = whole_pages(reinterpret_cast<uintptr_t>(begin)) - reinterpret_cast<uintptr_t>(begin);
   if (before > 0) munmap(begin, before);
   munmap(begin + before + bytes, kLentPageBytes - before);
   return begin + before;
@@ -49,7 +50,9 @@ bool move_pages(char* from, char* to, size_t bytes) {
 }  // namespace
 
 LentPages::LentPages(size_t bytes)
-    : bytes_(round_up(std::max<size_t>(bytes, 1))), data_(reserve(bytes_)), held_(bytes_ / kLentPageBytes) {}
+    : bytes_(whole_pages(std::max<size_t>(bytes, 1))),
+      data_(reserve(bytes_)),
+      held_(bytes_ / kLentPageBytes) {}
 
 LentPages::~LentPages() {
   release();
@@ -58,7 +61,7 @@ LentPages::~LentPages() {
 
 void LentPages::hold(size_t begin, size_t end) {
   if (end > bytes_) throw std::out_of_range("LentPages::hold");
-  const auto past = held_.begin() + static_cast<std::ptrdiff_t>(round_up(end) / kLentPageBytes);
+  const auto past = held_.begin() + static_cast<std::ptrdiff_t>(whole_pages(end) / kLentPageBytes);
   for (auto page = held_.begin() + static_cast<std::ptrdiff_t>(begin / kLentPageBytes); page < past;) {
     const auto first = std::find(page, past, 0);
     page = std::find(first, past, 1);
