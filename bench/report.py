@@ -4,7 +4,7 @@ usage: report.py [--results DIR] [--into FILE]...
 
 Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. The same for folders of DIR, which are of
 other processors. --into puts what a file has marks for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set,
-ratios-SET, collectives, adam, dispatch, flops, profiles or files, and FOLDER/NAME for what a folder has.
+ratios-SET, collectives, adam, dispatch, operators, flops, profiles or files, and FOLDER/NAME for what a folder has.
 """
 import argparse
 import glob
@@ -316,6 +316,17 @@ def dispatch(folder):
             f"{row['seen_ns']:.0f} ns where the engine sees it: {100 * row['share']:.2f} % of the step (at most 1 %).")
 
 
+def operators(folder):
+    """LibTorch's operators and ours."""
+    rows = load(folder, "operators")
+    if not rows:
+        return ""
+    lines = ["| forward and backward, 256 tokens | dtype | times a step | LibTorch's, ms | ours, ms | |", "|---|---|---|---|---|---|"]
+    lines += [f"| {row['operator']} | {row['dtype']} | {row['times']} | {row['libtorch_ms']:.2f} | {row['ours_ms']:.2f} | "
+              f"{row['ours_ms'] / row['libtorch_ms']:.2f} |" for row in rows]
+    return "\n".join(lines)
+
+
 def flops(folder):
     """Forward and backward against the rate of their matrix products."""
     rows = load(folder, "flops")
@@ -375,7 +386,7 @@ def report(folder, arguments):
         for file in arguments.into:
             put_between_marks(file, prefix + steps.name, f"{short_table(steps)}\n\n{about(steps)}")
             put_between_marks(file, f"{prefix}ratios-{steps.name}", beside)
-    for make in (collectives, adam, dispatch, flops, profiles, files):
+    for make in (collectives, adam, dispatch, operators, flops, profiles, files):
         if text := make(folder):
             print(text + "\n")
             for file in arguments.into:

@@ -8,7 +8,7 @@ build_benchmarks() {
   need_packages libbenchmark-dev
   set_up
   cmake -S "$ROOT" -B "$ROOT/build/$PRESET" -DZERO_BUILD_BENCHMARKS=ON >/dev/null || die "CMake could not add the benchmarks"
-  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench saving_bench gemm_bench
+  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench saving_bench gemm_bench operators_bench
 }
 
 # The peers in a virtual environment of their own: PyTorch for Python and DeepSpeed, whose kernels need g++ and ninja.
@@ -54,6 +54,7 @@ bench_part() {
     checkpoint) record_lines checkpoint "$bench/checkpoint_bench" "$ROOT/build" ;;
     saving) record_lines saving "$zero" launch --lead --ranks 2 -- "$bench/saving_bench" "$ROOT/build" ;;
     dispatch) record_benchmark dispatch "$bench/dispatch_bench" ;;
+    operators) record_lines operators "$zero" launch --lead --ranks 2 -- "$bench/operators_bench" ;;
     collectives) record_benchmark collectives "$zero" launch --ranks 2 -- "$bench/collectives_bench" ;;
     flops)
       python3 "$ROOT/bench/flops.py" --zero "$zero" --gemm "$bench/gemm_bench" --out "$RESULTS" --said "./dev bench flops" ||
@@ -71,10 +72,10 @@ do_bench() {
   build_benchmarks
   local part
   if [ $# = 1 ] && [[ $1 != -* ]]; then
-    bench_part "$1" || die "no part of the benchmarks: $1 (optimizer, checkpoint, saving, dispatch, collectives, flops, profiles)"
+    bench_part "$1" || die "no part of the benchmarks: $1 (optimizer, operators, checkpoint, saving, dispatch, collectives, flops, profiles)"
     return
   fi
-  for part in optimizer checkpoint saving dispatch collectives flops; do bench_part "$part"; done
+  for part in optimizer operators checkpoint saving dispatch collectives flops; do bench_part "$part"; done
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$RESULTS/ours" --said "./dev bench $*" "$@"
   python3 "$ROOT/bench/report.py" --results "$RESULTS/ours"
 }
