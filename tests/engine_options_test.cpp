@@ -29,6 +29,7 @@ TEST(EngineOptions, DefaultsAreTheConfigurations) {
   EXPECT_EQ(options.gradient_predivide_factor, 1);
   EXPECT_FALSE(options.overlap);
   EXPECT_TRUE(options.share_parameters);
+  EXPECT_FALSE(options.broadcast_initial_values);  // all ranks draw from one seed
   EXPECT_FALSE(options.communication_dtype);
   EXPECT_TRUE(options.groups.empty());
 }

@@ -68,8 +68,10 @@ struct EngineOptions {
   // fp32 copy, as a TorchOptimizer always gets.
   bool split_master = true;
   std::shared_ptr<const InitialValues> initial_values =
-      {};                                // instead of the module's own; read at construction only
-  bool broadcast_initial_values = true;  // take rank 0's initial values; off: all ranks built the same ones
+      {};  // instead of the module's own; read at construction only
+  // Take rank 0's initial values. Off: all ranks built the same ones, of which each keeps its part; only
+  // replicas of a shard take the first one's bits.
+  bool broadcast_initial_values = true;
 
   // What changes memory and speed only; results are the same bits.
   int shard_group_ranks = 0;  // hybrid: shard inside groups of so many ranks; 0: over all

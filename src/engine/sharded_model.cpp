@@ -56,8 +56,10 @@ void check(const EngineOptions& options) {
 }
 
 // Piece by piece through shared memory where there is some: a copy of a whole parameter would be the peak.
-void take_from_rank0(const Group& all, at::Tensor bytes, const std::string& name) {
+void take_from_rank0(const Group& all, const at::Tensor& values, const std::string& name) {
+  const at::Tensor bytes = values.view({-1}).view(at::kByte);
   constexpr int64_t kPieceBytes = 4 << 20;
+  if (bytes.numel() == 0) return;
   if (!all.shares_memory()) return all.broadcast(bytes, 0, name).wait();
   const at::Tensor piece = all.empty(std::min(kPieceBytes, bytes.numel()), at::kByte);
   for (int64_t begin = 0; begin < bytes.numel(); begin += kPieceBytes) {
@@ -173,13 +175,14 @@ void ShardedModel::fill() {
     which.push_back(names_.size() + i);
   }
   buffers.resize(model_.buffers.size());
+  std::vector<char> drawn(units.size());
   replay(wanted, parts, [&](size_t index, const at::Tensor& found) {
     const size_t i = which[index];
     at::Tensor value = found.detach().contiguous().to(mesh.device());
-    if (options.broadcast_initial_values && all.size() > 1 && value.numel() > 0) {
+    if (options.broadcast_initial_values && all.size() > 1) {
       // Straight into the found memory: it is the engine's now, and about to be let go.
       const std::string& name = i < names_.size() ? names_[i] : model_.buffers[i - names_.size()].first;
-      take_from_rank0(all, value.view({-1}).view(at::kByte), name);
+      take_from_rank0(all, value, name);
     }
     if (i >= names_.size()) {
       auto& [name, buffer] = buffers[i - names_.size()];
@@ -189,9 +192,11 @@ void ShardedModel::fill() {
       if (buffer.is_alias_of(found)) buffer = buffer.clone();
       return;
     }
+    drawn[static_cast<size_t>(places_[i].unit)] = 1;
     place_values(static_cast<int>(i), value);
     take_over(static_cast<int>(i));
   });
+  if (!options.broadcast_initial_values) take_over_from_replicas(drawn);
   for (size_t i = 0; elsewhere && i < names_.size(); ++i) {
     if (!elsewhere->holds(names_[i])) continue;
     read_values(static_cast<int>(i));
@@ -208,6 +213,19 @@ void ShardedModel::fill() {
     if (!unit.full.defined()) continue;
     unit.state = SlabState::Resident;  // built by hand: no all-gather made it so
     unit.expose();
+  }
+}
+
+// Ranks that keep the same values for good must have the same bits, whatever processor computed them.
+void ShardedModel::take_over_from_replicas(const std::vector<char>& drawn) {
+  if (replica_group.size() == 1) return;
+  for (size_t u = 0; u < units.size(); ++u) {
+    const Unit& unit = units[u];
+    if (!drawn[u]) continue;
+    const at::Tensor& values = unit.full.defined() && !unit.common.defined() ? unit.full : unit.shard;
+    take_from_rank0(replica_group, values, unit.layout.name);
+    if (unit.master.defined() && !unit.master.is_alias_of(values))
+      take_from_rank0(replica_group, unit.master, unit.layout.name);
   }
 }
 

@@ -64,6 +64,7 @@ class ShardedModel {
   void allocate();
   void fill();
   void share_out_norm();
+  void take_over_from_replicas(const std::vector<char>& drawn);
   void place_values(int parameter, const at::Tensor& value);
   ElementRange initial_part(int parameter) const;
   void read_values(int parameter);

@@ -67,7 +67,7 @@ class Trained : public BenchStep {
 EngineOptions options_of(const BenchArguments& arguments, int stage, at::ScalarType dtype) {
   EngineOptions options{.stage = stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
   options.gradient_clipping = 1;
-  options.broadcast_initial_values = stage == 0;  // all ranks draw from one seed
+  options.broadcast_initial_values = false;  // all ranks draw from one seed
   options.share_parameters = !arguments.private_parameters;
   if (arguments.bucket_numel > 0) options.reduce_bucket_numel = arguments.bucket_numel;
   return options;

@@ -181,10 +181,7 @@ EngineOptions engine_options_of(const Config& config, int ranks) {
                               .lr_scale = group.lr_scale,
                               .weight_decay = group.weight_decay});
   options.shard_group_ranks = config.parallel.shard_group_ranks;
-  // All ranks draw from the same seed. Only ranks that keep the same shard for good must have the same bits
-  // whatever their processors: they take rank 0's.
-  options.broadcast_initial_values =
-      options.stage == 0 || (options.shard_group_ranks > 0 && options.shard_group_ranks < ranks);
+  options.broadcast_initial_values = false;  // all ranks draw from the same seed
   options.budget_bytes = config.residency.budget_bytes;
   // -1 is "as much as the budget allows", which bounds what is fetched ahead anyway.
   options.prefetch_bytes = config.residency.prefetch_bytes < 0 ? kAllBytes : config.residency.prefetch_bytes;
