@@ -106,14 +106,27 @@ TEST(ExportZip, HasZip64RecordsOnlyWhereNeeded) {
                Internal, "another size");
 }
 
-/// A checkpoint as `zero train` makes it, of a GPT-2 with these tensors.
+/// A checkpoint as `zero train` makes it, of a GPT-2 of one layer.
 class Consolidate : public ::testing::Test {
  protected:
   Consolidate() {
-    for (const auto& [name, shape] : std::map<std::string, std::vector<int64_t>>{{"wte.weight", {300, 8}},
-                                                                                 {"wpe.weight", {16, 8}},
-                                                                                 {"h.0.ln_1.weight", {8}},
-                                                                                 {"ln_f.bias", {8}}}) {
+    for (const auto& [name, shape] :
+         std::map<std::string, std::vector<int64_t>>{{"wte.weight", {300, 8}},
+                                                     {"wpe.weight", {16, 8}},
+                                                     {"h.0.ln_1.weight", {8}},
+                                                     {"h.0.ln_1.bias", {8}},
+                                                     {"h.0.attn.c_attn.weight", {8, 24}},
+                                                     {"h.0.attn.c_attn.bias", {24}},
+                                                     {"h.0.attn.c_proj.weight", {8, 8}},
+                                                     {"h.0.attn.c_proj.bias", {8}},
+                                                     {"h.0.ln_2.weight", {8}},
+                                                     {"h.0.ln_2.bias", {8}},
+                                                     {"h.0.mlp.c_fc.weight", {8, 32}},
+                                                     {"h.0.mlp.c_fc.bias", {32}},
+                                                     {"h.0.mlp.c_proj.weight", {32, 8}},
+                                                     {"h.0.mlp.c_proj.bias", {8}},
+                                                     {"ln_f.weight", {8}},
+                                                     {"ln_f.bias", {8}}}) {
       GlobalTensor tensor = make_tensor(Dtype::f32, shape, 1);
       for (int64_t i = 0; i < tensor.numel(); ++i) {
         const float value = static_cast<float>(i) * 0.25f - 3;
@@ -155,8 +168,8 @@ TEST_F(Consolidate, MakesAModelDirectory) {
   const Consolidated made = consolidate(checkpoint_, out());
   EXPECT_TRUE(made.is_model);
   EXPECT_EQ(made.step, 5);
-  EXPECT_EQ(made.tensors, 4);
-  EXPECT_EQ(made.bytes, (300 * 8 + 16 * 8 + 8 + 8) * 4);
+  EXPECT_EQ(made.tensors, 16);
+  EXPECT_EQ(made.bytes, (300 * 8 + 16 * 8 + 12 * 8 * 8 + 13 * 8 + 2 * 8) * 4);
   EXPECT_EQ(made.files,
             (Names{"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}));
   EXPECT_EQ(names_in(out()),
@@ -169,12 +182,12 @@ TEST_F(Consolidate, MakesAModelDirectory) {
   std::vector<float> values(300 * 8);
   weights.read("transformer.wte.weight", 0, values);
   EXPECT_EQ(std::memcmp(values.data(), tensors_["model/wte.weight"].bytes.data(), values.size() * 4), 0);
-  EXPECT_EQ(weights.names().size(), 4u);
+  EXPECT_EQ(weights.names().size(), 16u);
   EXPECT_EQ(names_in(folder_.path()), (Names{"out", "run", "tokenizer"})) << "no temporary is left";
 }
 
 TEST_F(Consolidate, ConvertsAndSplits) {
-  const Consolidated made = consolidate(checkpoint_, out(), {.dtype = Dtype::bf16, .most_file_bytes = 280});
+  const Consolidated made = consolidate(checkpoint_, out(), {.dtype = Dtype::bf16, .most_file_bytes = 2000});
   EXPECT_EQ(made.files.size(), 1u + 2u + 3u + 1u);  // configuration, tokenizer, weights, index
   EXPECT_EQ(nlohmann::json::parse(read_bytes(out() / "config.json"))["torch_dtype"], "bfloat16");
   const hf::Weights weights(out());
@@ -190,7 +203,7 @@ TEST_F(Consolidate, PytorchFilesAreNamedAsTransformersDoes) {
   consolidate(checkpoint_, out(), options);
   EXPECT_EQ(names_in(out()),
             (Names{"config.json", "pytorch_model.bin", "tokenizer.json", "tokenizer_config.json"}));
-  options.most_file_bytes = 600;
+  options.most_file_bytes = 5000;
   const Consolidated made = consolidate(checkpoint_, folder_.path() / "split", options);
   const auto index = nlohmann::json::parse(read_bytes(folder_.path() / "split/pytorch_model.bin.index.json"));
   EXPECT_EQ(index["weight_map"]["transformer.wte.weight"], "pytorch_model-00002-of-00002.bin");
@@ -202,7 +215,7 @@ TEST_F(Consolidate, WeightsWithoutAConfigurationKeepTheirNames) {
   const Consolidated made = consolidate(other, out());
   EXPECT_FALSE(made.is_model);
   EXPECT_EQ(made.files, Names{"model.safetensors"});
-  EXPECT_EQ(made.tensors, 5);
+  EXPECT_EQ(made.tensors, 17);
   const std::string file = read_bytes(out() / "model.safetensors");
   EXPECT_NE(file.find("\"h.0.ln_1.weight\""), file.npos);
   EXPECT_NE(file.find("\"table\""), file.npos);
@@ -265,9 +278,9 @@ TEST_F(Consolidate, MergesAdapters) {
   for (const bool half : {false, true}) {
     const fs::path to = folder_.path() / (half ? "half" : "full");
     const Dtype dtype = half ? Dtype::bf16 : Dtype::f32;
-    EXPECT_EQ(consolidate(adapted, to, {.dtype = dtype, .merge_adapters = true}).tensors, 5);
+    EXPECT_EQ(consolidate(adapted, to, {.dtype = dtype, .merge_adapters = true}).tensors, 16);
     const hf::Weights weights(to);
-    EXPECT_EQ(weights.names().size(), 5u);
+    EXPECT_EQ(weights.names().size(), 16u);
     std::vector<float> merged(w.size()), expected = w;
     weights.read("transformer.h.0.attn.c_attn.weight", 0, merged);
     for (int64_t i = 0; i < kIn; ++i)
@@ -284,13 +297,47 @@ TEST_F(Consolidate, MergesAdapters) {
   add("h.0.attn.c_attn.lora_A.weight", {kIn, kRank}, a);
   const fs::path wrong = save(folder_.path() / "wrong", 1, tensors_, 3, 0, about.dump());
   EXPECT_ERROR(consolidate(wrong, out(), {.merge_adapters = true}), Corrupt, "does not fit its weight's");
+  // And one that is not there: the weights alone are not what was trained.
+  tensors_.erase("model/h.0.attn.c_attn.lora_A.weight");
+  tensors_.erase("model/h.0.attn.c_attn.lora_B.weight");
+  const fs::path bare = save(folder_.path() / "bare", 1, tensors_, 3, 0, about.dump());
+  EXPECT_ERROR(consolidate(bare, out(), {.merge_adapters = true}), Corrupt,
+               "it lacks \"h.0.attn.c_attn.lora_A.weight\" of its model");
   EXPECT_FALSE(fs::exists(out()));
+}
+
+// Readers would draw what is missing anew.
+TEST_F(Consolidate, OnlyTheWholeModelIsTaken) {
+  const auto refused = [&](const std::string& name, const Tensors& tensors, const std::string& why) {
+    const fs::path other = save(folder_.path() / name, 1, tensors, 2, 0, metadata());
+    EXPECT_ERROR(consolidate(other, out()), Corrupt, why);
+    EXPECT_FALSE(fs::exists(out()));
+  };
+  Tensors lacking = tensors_, other_shape = tensors_, more = tensors_;
+  lacking.erase("model/h.0.ln_2.bias");
+  refused("lacking", lacking, "it lacks \"h.0.ln_2.bias\" of its model");
+  other_shape["model/wpe.weight"] = make_tensor(Dtype::f32, {8, 16}, 1);
+  refused("turned", other_shape, "\"wpe.weight\" is [8, 16], its model's is [16, 8]");
+  more["model/h.1.ln_1.bias"] = tensors_["model/h.0.ln_1.bias"];
+  refused("more", more, "it holds \"h.1.ln_1.bias\", which its model does not have");
 }
 
 TEST_F(Consolidate, APartOfAModelIsRefused) {
   const fs::path part = save(folder_.path() / "part", 1, tensors_, 2, 0,
                              R"({"engine": {"frozen_from": "base", "frozen": {}}})");
   EXPECT_ERROR(consolidate(part, out()), Unsupported, "the frozen ones are \"base\"");
+}
+
+TEST_F(Consolidate, AFrozenAdapterThatIsLeftOutIsNamed) {
+  const fs::path base = folder_.path() / "base";
+  consolidate(checkpoint_, base);
+  auto about = nlohmann::json::parse(metadata());
+  about["user"]["config"]["lora"] = {{"rank", 2}, {"targets", {"*.c_attn"}}};
+  about["engine"] = {{"frozen_from", "base"},
+                     {"frozen", {{"h.0.attn.c_attn.lora_A.weight", "0123456789abcdef"}}}};
+  const fs::path part = save(folder_.path() / "part", 1, tensors_, 2, 0, about.dump());
+  EXPECT_ERROR(consolidate(part, out(), {.merge_adapters = true, .from = base}), Unsupported,
+               "the frozen adapter \"h.0.attn.c_attn.lora_A.weight\"");
 }
 
 TEST_F(Consolidate, DamageIsFoundAndNothingIsLeft) {

@@ -12,6 +12,7 @@
 #include "export/convert.h"
 #include "export/frozen_files.h"
 #include "export/weight_files.h"
+#include "export/whole_model.h"
 #include "hf/adapter.h"
 #include "hf/model_directory.h"
 #include "hf/weights.h"
@@ -26,8 +27,9 @@ namespace {
 namespace fs = std::filesystem;
 using exporting::ExportedTensor;
 using exporting::FrozenFiles;
+using exporting::kModelPrefix;
 
-constexpr std::string_view kModelPrefix = "model/", kBufferPrefix = "buffer/";
+constexpr std::string_view kBufferPrefix = "buffer/";
 constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer_config.json",   "vocab.json",      "merges.txt",
     "added_tokens.json", "special_tokens_map.json", "tokenizer.model", "generation_config.json"};
@@ -247,6 +249,7 @@ Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const 
   const std::optional<FrozenFiles> frozen =
       frozen_files_of(reader, origin ? &*origin : nullptr, options, checkpoint.string());
   const FrozenFiles* const frozen_files = frozen ? &*frozen : nullptr;
+  if (origin) exporting::require_whole_model(reader, origin->config, frozen_files, checkpoint.string());
   const std::vector<ExportedTensor> tensors =
       origin ? model_tensors(reader, *origin, frozen_files, options) : plain_tensors(reader, options);
   require(!tensors.empty(), ErrorKind::Config, checkpoint.string(), "it holds no parameters");

@@ -2,6 +2,7 @@
 
 #include "checkpoint/json.h"
 #include "export/convert.h"
+#include "hf/adapter.h"
 #include "plan/wanted_tensors.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
@@ -18,9 +19,14 @@ FrozenFiles::FrozenFiles(const std::filesystem::path& directory, const checkpoin
     if (found != left_out.fingerprints.end())
       parameters_[tensor.name] = {names.at(tensor.name), tensor.shape, found->second};
   }
-  for (const auto& [name, fingerprint] : left_out.fingerprints)
+  for (const auto& [name, fingerprint] : left_out.fingerprints) {
+    require(!hf::is_adapter(name), ErrorKind::Unsupported, place_,
+            "it leaves out the frozen adapter " + checkpoint::in_quotes(name) +
+                ", which the directory of its model does not hold",
+            "consolidate a checkpoint that was saved without checkpoint.trainable_only");
     require(parameters_.contains(name), ErrorKind::Corrupt, place_,
             "it leaves out " + checkpoint::in_quotes(name) + ", which its model does not have");
+  }
 }
 
 void FrozenFiles::read(const std::string& name, int64_t begin, int64_t numel,
