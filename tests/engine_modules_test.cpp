@@ -317,7 +317,9 @@ TEST(Modules, ReplicasTakeTheFirstOnesBits) {
         const double most = way.split && way.dtype == at::kBFloat16 ? 1e-7 : 0;  // as Remainder says
         EXPECT_TRUE(torch::allclose(engine.full_parameter(item.key()), first[i], most, 0))
             << item.key() << ", stage " << way.stage << ", " << way.dtype;
-        if (way.stage < 3) EXPECT_TRUE(torch::equal(item.value(), first[i].to(way.dtype))) << item.key();
+        if (way.stage < 3) {
+          EXPECT_TRUE(torch::equal(item.value(), first[i].to(way.dtype))) << item.key();
+        }
         ++i;
       }
     }
