@@ -2,6 +2,7 @@
 // Whether a checkpoint holds the model that its configuration describes.
 
 #include <string>
+#include <string_view>
 
 #include "export/frozen_files.h"
 #include "zero/checkpoint.h"
