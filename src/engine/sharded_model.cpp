@@ -248,7 +248,7 @@ void ShardedModel::take_over(int parameter) {
   const Place place = places_[static_cast<size_t>(parameter)];
   const UnitParameter& spot = layout(place.unit).parameters[static_cast<size_t>(place.parameter)];
   // An eager parameter's own memory is freed here, before the next one is looked at.
-  for (at::Tensor tensor : tensors_of(parameter))
+  for (const at::Tensor& tensor : tensors_of(parameter))
     tensor.set_data(view_of(units[static_cast<size_t>(place.unit)], spot));
 }
 
