@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "median.h"
 #include "zero/error.h"
 
 namespace {
@@ -106,11 +107,6 @@ void read_checkpoint(const fs::path& checkpoint, std::vector<char>& into) {
   for (const std::string& name : names) reader.read(name, 0, tensors.at(name).shape[0], into.data());
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 Json rounded(const std::vector<double>& values, double mebibytes) {
   Json speeds = Json::array();
   for (const double value : values) speeds.push_back(std::round(mebibytes / value));
@@ -158,11 +154,13 @@ int main(int argc, char** argv) {
     const auto size = static_cast<double>(mebibytes);
     Json result = {{"mebibytes", mebibytes}, {"rounds", rounds}, {"tensors", pieces.size()}};
     for (const auto& [name, values] : taken) {
-      result[name + "_mib_s"] = std::round(size / median(values));
+      result[name + "_mib_s"] = std::round(size / zero::bench::median(values));
       result[name + "_all_mib_s"] = rounded(values, size);
     }
-    result["write_share"] = median(taken["write_plain"]) / median(taken["write_checkpoint"]);
-    result["read_share"] = median(taken["read_plain"]) / median(taken["read_checkpoint"]);
+    result["write_share"] =
+        zero::bench::median(taken["write_plain"]) / zero::bench::median(taken["write_checkpoint"]);
+    result["read_share"] =
+        zero::bench::median(taken["read_plain"]) / zero::bench::median(taken["read_checkpoint"]);
     std::cout << result.dump() << "\n";
     fs::remove_all(directory);
   } catch (const std::exception& error) {

@@ -16,6 +16,7 @@
 #include <functional>
 #include <iostream>
 
+#include "median.h"
 #include "stream.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
@@ -53,11 +54,6 @@ struct Job {
 };
 
 enum class Kind { ReduceScatter, AllGather };
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 /// The tensors of one operation: `all` is every rank's input in one mapping, `in` this rank's part of it.
 struct Tensors {

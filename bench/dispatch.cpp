@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "median.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/gpt2.h"
@@ -26,11 +27,6 @@ double seconds(const auto& body) {
   const auto began = Clock::now();
   body();
   return std::chrono::duration<double>(Clock::now() - began).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 std::atomic<int64_t> operators{0};

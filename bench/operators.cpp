@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "median.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/fast_operators.h"
@@ -69,11 +70,6 @@ double milliseconds(const std::function<void()>& run, const Group& all) {
   const auto began = Clock::now();
   run();
   return std::chrono::duration<double, std::milli>(Clock::now() - began).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 void report(const Operator& op, at::ScalarType dtype, const Group& all) {

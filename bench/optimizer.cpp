@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "median.h"
 #include "optim/kernels/kernels.h"
 #include "stream.h"
 
@@ -76,11 +77,6 @@ double split(int threads, const auto& work) {
     run(0);
   }
   return *std::max_element(seconds.begin(), seconds.end());
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 struct Work {

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "median.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
@@ -30,11 +31,6 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSequence = 256;
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 Json rounded(const std::vector<double>& values) {
   Json list = Json::array();
@@ -84,7 +80,7 @@ class Bench {
     seconds_.window.push_back(since(begin));
     for (int i = 0; i < kQuietSteps; ++i) quiet.push_back(step());
     seconds_.steps.push_back(steps);
-    seconds_.quiet.push_back(median(quiet));
+    seconds_.quiet.push_back(zero::bench::median(quiet));
     seconds_.stall.push_back(seconds_.window.back() - steps * seconds_.quiet.back());
   }
 
@@ -116,7 +112,7 @@ int64_t bytes_in(const std::filesystem::path& directory) {
 }
 
 void print(const zero::Mesh& mesh, const Seconds& seconds, int interval, int64_t checkpoint_bytes) {
-  const double step = median(seconds.quiet), stall = median(seconds.stall);
+  const double step = zero::bench::median(seconds.quiet), stall = zero::bench::median(seconds.stall);
   std::cout << Json{{"model", "gpt2"},
                     {"ranks", mesh.size()},
                     {"interval_steps", interval},
