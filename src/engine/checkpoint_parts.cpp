@@ -1,5 +1,6 @@
 #include "engine/checkpoint_parts.h"
 
+#include "checkpoint/names.h"
 #include "optim/split_master.h"
 
 namespace zero::detail {
@@ -31,8 +32,8 @@ std::vector<Part> parts_of(EngineState& state, bool share_among_replicas) {
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = model.units[u];
     const bool plain = unit.has_plain_values();
-    add("model/", static_cast<int>(u), plain && unit.master.defined() ? unit.master : unit.shard,
-        plain ? at::Tensor() : unit.master);
+    add(std::string(checkpoint::kModelPrefix), static_cast<int>(u),
+        plain && unit.master.defined() ? unit.master : unit.shard, plain ? at::Tensor() : unit.master);
   }
   for (const OptimizerState& kind : model.optimizer->state())
     add("optimizer/" + kind.name + "/", model.trainable[static_cast<size_t>(kind.shard)], kind.values, {});

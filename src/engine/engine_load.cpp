@@ -7,6 +7,7 @@
 
 #include "checkpoint/json.h"
 #include "checkpoint/left_out.h"
+#include "checkpoint/names.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
 #include "engine/engine_state.h"
@@ -122,8 +123,8 @@ Sources find_sources(EngineState& state, const CheckpointReader& reader, const S
     sources.parts.push_back(std::move(part));
   }
   for (const auto& [name, buffer] : model.buffers) {
-    const std::string own = own_prefix(model) + "buffer/" + name;
-    sources.buffers.push_back(sources.same_ranks && reader.tensors().contains(own) ? own : "buffer/" + name);
+    const std::string plain = std::string(checkpoint::kBufferPrefix) + name, own = own_prefix(model) + plain;
+    sources.buffers.push_back(sources.same_ranks && reader.tensors().contains(own) ? own : plain);
     stored(reader, sources.buffers.back(), buffer.sizes().vec());
   }
   return sources;

@@ -4,13 +4,14 @@
 #include <string_view>
 
 #include "checkpoint/left_out.h"
+#include "checkpoint/names.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
 
 namespace zero::detail {
 namespace {
 
-constexpr std::string_view kModelPrefix = "model/";
+using checkpoint::kModelPrefix;
 
 // Of elements from `begin` on.
 uint64_t fingerprint_of(const at::Tensor& part, int64_t begin) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "checkpoint/index.h"
+#include "checkpoint/names.h"
 #include "engine/agree.h"
 #include "engine/checkpoint_parts.h"
 #include "engine/frozen.h"
@@ -97,7 +98,7 @@ Snapshot take_snapshot(EngineState& state, bool copies, bool with_frozen) {
     Collector collector(copies ? room : 0);
     for (const Part& part : parts) collector.add(part);
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const std::string name = "buffer/" + model.buffers[i].first;
+      const std::string name = std::string(checkpoint::kBufferPrefix) + model.buffers[i].first;
       if (model.all.rank() == 0) collector.add_whole(name, buffers[i]);
       if (differ[i]) collector.add_whole(own_prefix(model) + name, buffers[i]);
     }

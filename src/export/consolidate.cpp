@@ -9,6 +9,7 @@
 #include "checkpoint/file_io.h"
 #include "checkpoint/json.h"
 #include "checkpoint/left_out.h"
+#include "checkpoint/names.h"
 #include "export/convert.h"
 #include "export/frozen_files.h"
 #include "export/weight_files.h"
@@ -25,11 +26,11 @@ namespace zero {
 namespace {
 
 namespace fs = std::filesystem;
+using checkpoint::kBufferPrefix;
+using checkpoint::kModelPrefix;
 using exporting::ExportedTensor;
 using exporting::FrozenFiles;
-using exporting::kModelPrefix;
 
-constexpr std::string_view kBufferPrefix = "buffer/";
 constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer_config.json",   "vocab.json",      "merges.txt",
     "added_tokens.json", "special_tokens_map.json", "tokenizer.model", "generation_config.json"};

@@ -1,12 +1,15 @@
 #include "export/whole_model.h"
 
 #include "checkpoint/json.h"
+#include "checkpoint/names.h"
 #include "hf/safetensors.h"
 #include "plan/wanted_tensors.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
 
 namespace zero::exporting {
+
+using checkpoint::kModelPrefix;
 
 void require_whole_model(const CheckpointReader& reader, const Config& config, const FrozenFiles* frozen,
                          const std::string& place) {

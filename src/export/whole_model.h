@@ -2,16 +2,12 @@
 // Whether a checkpoint holds the model that its configuration describes.
 
 #include <string>
-#include <string_view>
 
 #include "export/frozen_files.h"
 #include "zero/checkpoint.h"
 #include "zero/config.h"
 
 namespace zero::exporting {
-
-/// What names of a model's parameters begin with in a checkpoint.
-inline constexpr std::string_view kModelPrefix = "model/";
 
 /// Throws Corrupt, with `place`, unless the checkpoint holds the parameters of `config`'s model, its adapters
 /// among them, and no others, each in its shape (adapters are compared with their weights when they are

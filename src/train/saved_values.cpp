@@ -9,6 +9,7 @@
 
 #include "checkpoint/index.h"
 #include "checkpoint/left_out.h"
+#include "checkpoint/names.h"
 #include "train/file_values.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
@@ -17,7 +18,7 @@
 namespace zero::training {
 namespace {
 
-constexpr std::string_view kModel = "model/";
+using checkpoint::kModelPrefix;
 
 // The types that the engine stores parameters in.
 at::ScalarType stored_type(Dtype dtype, const std::string& place) {
@@ -42,11 +43,12 @@ class CheckpointValues : public InitialValues {
       : reader_(std::move(reader)), place_(std::move(place)), elsewhere_(std::move(elsewhere)) {}
 
   bool holds(const std::string& name) const override {
-    return reader_->tensors().contains(std::string(kModel) + name) || (elsewhere_ && elsewhere_->holds(name));
+    return reader_->tensors().contains(std::string(kModelPrefix) + name) ||
+           (elsewhere_ && elsewhere_->holds(name));
   }
 
   void read(const std::string& name, int64_t begin, at::Tensor out) const override {
-    const std::string stored_name = std::string(kModel) + name;
+    const std::string stored_name = std::string(kModelPrefix) + name;
     const auto found = reader_->tensors().find(stored_name);
     if (found == reader_->tensors().end()) return elsewhere_->read(name, begin, std::move(out));
     const at::ScalarType type = stored_type(found->second.dtype, place_ + ": " + name);
@@ -83,7 +85,7 @@ struct Comparison {
 
   void check(const ParameterSpec& parameter) {
     const std::string& name = parameter.name;
-    const auto found = reader.tensors().find(std::string(kModel) + name);
+    const auto found = reader.tensors().find(std::string(kModelPrefix) + name);
     require(found != reader.tensors().end(), ErrorKind::Config, place,
             "it is of another model: it has no parameter " + name);
     require(found->second.shape == parameter.shape, ErrorKind::Config, place,
@@ -94,9 +96,9 @@ struct Comparison {
 
   void check_nothing_else() const {
     for (const auto& [name, stored] : reader.tensors()) {
-      const bool known = name.starts_with(kModel) && names.contains(name.substr(kModel.size()));
-      const bool other =
-          name.starts_with("optimizer/") || name.starts_with("rank/") || name.starts_with("buffer/");
+      const bool known = name.starts_with(kModelPrefix) && names.contains(name.substr(kModelPrefix.size()));
+      const bool other = name.starts_with("optimizer/") || name.starts_with("rank/") ||
+                         name.starts_with(checkpoint::kBufferPrefix);
       require(known || other, ErrorKind::Config, place,
               "it is of another model: it holds " + name + ", which this one does not have");
     }
