@@ -6,5 +6,9 @@
 namespace zero::checkpoint {
 
 inline constexpr std::string_view kModelPrefix = "model/", kBufferPrefix = "buffer/";
+/// Then the kind of state, "exp_avg/".
+inline constexpr std::string_view kOptimizerPrefix = "optimizer/";
+/// Then the number of the rank whose own it is.
+inline constexpr std::string_view kRankPrefix = "rank/";
 
 }  // namespace zero::checkpoint

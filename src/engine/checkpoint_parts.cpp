@@ -36,10 +36,13 @@ std::vector<Part> parts_of(EngineState& state, bool share_among_replicas) {
         plain && unit.master.defined() ? unit.master : unit.shard, plain ? at::Tensor() : unit.master);
   }
   for (const OptimizerState& kind : model.optimizer->state())
-    add("optimizer/" + kind.name + "/", model.trainable[static_cast<size_t>(kind.shard)], kind.values, {});
+    add(std::string(checkpoint::kOptimizerPrefix) + kind.name + "/",
+        model.trainable[static_cast<size_t>(kind.shard)], kind.values, {});
   return result;
 }
 
-std::string own_prefix(const ShardedModel& model) { return "rank/" + std::to_string(model.all.rank()) + "/"; }
+std::string own_prefix(const ShardedModel& model) {
+  return std::string(checkpoint::kRankPrefix) + std::to_string(model.all.rank()) + "/";
+}
 
 }  // namespace zero::detail

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
+#include "base/checked.h"
 #include "checkpoint/index.h"
 #include "checkpoint/names.h"
 #include "engine/agree.h"
@@ -39,7 +40,7 @@ class Collector {
     at::Tensor place;
     if (room_.defined()) {
       place = room_.narrow(0, used_, part.bytes()).view(part.dtype());
-      used_ += round_up(part.bytes());
+      used_ += room_of(part);
     } else {
       place = at::empty({part.numel()}, part.dtype());
     }
@@ -54,7 +55,7 @@ class Collector {
 
  public:
   // Every part begins where any type may.
-  static int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  static int64_t room_of(const Part& part) { return round_up(part.bytes(), 64); }
 
  private:
   at::Tensor room_;
@@ -89,7 +90,7 @@ Snapshot take_snapshot(EngineState& state, bool copies, bool with_frozen) {
     parts = parts_of(state, /*share_among_replicas=*/true);
     if (!with_frozen) std::erase_if(parts, [&](const Part& part) { return is_frozen(state, part.name); });
     for (const auto& [name, buffer] : model.buffers) buffers.push_back(buffer.cpu().contiguous());
-    for (const Part& part : parts) room += Collector::round_up(part.bytes());
+    for (const Part& part : parts) room += Collector::room_of(part);
   });
   const std::vector<char> differ = own_buffers(state, buffers);
 

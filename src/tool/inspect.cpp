@@ -6,6 +6,7 @@
 
 #include "base/glob.h"
 #include "checkpoint/json.h"
+#include "checkpoint/names.h"
 #include "verbs.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
@@ -37,7 +38,7 @@ int64_t bytes_of(const StoredTensor& tensor) { return numel_of(tensor) * itemsiz
 std::string purpose_of(const std::string& name) {
   const size_t first = name.find('/');
   if (first == name.npos) return name;
-  return name.substr(0, name.starts_with("optimizer/") ? name.find('/', first + 1) : first);
+  return name.substr(0, name.starts_with(checkpoint::kOptimizerPrefix) ? name.find('/', first + 1) : first);
 }
 
 // A name from a file, without what would move a terminal's cursor.

@@ -97,7 +97,8 @@ struct Comparison {
   void check_nothing_else() const {
     for (const auto& [name, stored] : reader.tensors()) {
       const bool known = name.starts_with(kModelPrefix) && names.contains(name.substr(kModelPrefix.size()));
-      const bool other = name.starts_with("optimizer/") || name.starts_with("rank/") ||
+      const bool other = name.starts_with(checkpoint::kOptimizerPrefix) ||
+                         name.starts_with(checkpoint::kRankPrefix) ||
                          name.starts_with(checkpoint::kBufferPrefix);
       require(known || other, ErrorKind::Config, place,
               "it is of another model: it holds " + name + ", which this one does not have");
