@@ -269,7 +269,9 @@ TEST(PlanReport, AConfigurationAtEveryStage) {
                   row["optimizer_bytes_per_rank"].get<int64_t>(),
               rank.state_bytes());
     EXPECT_EQ(row["traffic_elements_per_step"], rank.traffic_elements());
-    EXPECT_EQ(row["fits"], rank.total_bytes() <= 2'000'000'000);
+    EXPECT_EQ(row["fits"], plan.total_bytes(static_cast<size_t>(stage)) <= 2'000'000'000);
+    EXPECT_EQ(row["activation_bytes_per_rank"], plan.activations.kept);
+    EXPECT_EQ(row["loss_bytes_per_rank"], plan.activations.loss);
   }
   int64_t numel = 0;
   for (const json& unit : report["units"]) numel += unit["numel"].get<int64_t>();
@@ -287,7 +289,7 @@ TEST(PlanReport, TheCopyThatIsSavedCounts) {
   for (size_t stage = 0; stage <= 3; ++stage) {
     EXPECT_NEAR(static_cast<double>(saving.save_copy_bytes[stage]), 12. / 4 * 124'439'808, 1e5) << stage;
     EXPECT_EQ(saving.total_bytes(stage),
-              saving.stages[stage].rank.total_bytes() + saving.save_copy_bytes[stage]);
+              peak_bytes(saving.stages[stage], saving.activations) + saving.save_copy_bytes[stage]);
   }
   const json row = json::parse(to_json(saving))["stages"][2];
   EXPECT_EQ(row["save_copy_bytes_per_rank"], saving.save_copy_bytes[2]);
@@ -334,8 +336,9 @@ TEST(PlanReport, RanksOfAHostShareOneCopyOfTheParameters) {
 
   const json report = json::parse(to_json(together));
   EXPECT_EQ(report["hosts"], 1);
-  EXPECT_EQ(report["stages"][3]["total_bytes_per_host"], 4 * together.stages[3].rank.total_bytes());
-  EXPECT_EQ(report["stages"][3]["resident_bytes_per_rank"], together.stages[3].rank.resident_bytes());
+  EXPECT_EQ(report["stages"][3]["total_bytes_per_host"], 4 * together.total_bytes(3));
+  EXPECT_EQ(report["stages"][3]["resident_bytes_per_rank"],
+            together.total_bytes(3) + together.stages[3].rank.common_bytes);
   const std::string text = to_text(together);
   expect_columns(text);
   for (const char* part : {"resident", "Bytes a host", "share one copy"})

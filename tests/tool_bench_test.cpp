@@ -1,7 +1,9 @@
 // `zero bench step`: what its records hold. Not how fast it is, which bench/ tells.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "support/program.h"
 
@@ -13,9 +15,11 @@ using testing::Program;
 using testing::ProgramResult;
 
 ProgramResult bench_step(std::vector<std::string> arguments) {
-  std::vector<std::string> all = {ZERO_TOOL, "bench",   "step", "--model", "tiny", "--seq",
-                                  "16",      "--steps", "4",    "--dtype", "fp32"};
+  std::vector<std::string> all = {ZERO_TOOL, "bench", "step", "--model", "tiny", "--steps", "4"};
   all.insert(all.end(), arguments.begin(), arguments.end());
+  for (const auto& [option, value] : {std::pair{"--seq", "16"}, std::pair{"--dtype", "fp32"}})
+    if (std::find(arguments.begin(), arguments.end(), option) == arguments.end())
+      all.insert(all.end(), {option, value});
   return Program(all, {}).wait();
 }
 
@@ -48,6 +52,17 @@ TEST(BenchStep, OthersTakeTheirTurnAndLeaveTheStepsAsTheyAre) {
     EXPECT_EQ(beside[field], plain[field]) << field;
   EXPECT_EQ(alone["loss_first"], plain["loss_first"]);
   EXPECT_NE(alone["loss"], plain["loss"]) << "alone trains nothing";
+}
+
+// Where activations and the loss are the peak: a small model and many tokens.
+TEST(BenchStep, ThePlanCountsActivations) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const json few = record_of({"--dtype", dtype}),
+               many = record_of({"--dtype", dtype, "--batch", "16", "--seq", "128"});
+    const double planned = many["plan_mib"].get<double>() + many["process_mib"].get<double>();
+    EXPECT_GT(many["plan_mib"], 3 * few["plan_mib"].get<int64_t>()) << dtype;
+    EXPECT_NEAR(many["peak_rss_mib"][0].get<double>() / planned, 1, 0.08) << many;
+  }
 }
 
 TEST(BenchStep, SaysInWordsWhatTookTurns) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "zero/activations.h"
 #include "zero/config.h"
 #include "zero/plan.h"
 
@@ -81,8 +82,10 @@ struct ConfigPlan {
   // At most, while a checkpoint is written in the background: the rank's copy of what it saves. 0 where
   // nothing is (checkpoint.async, checkpoint.interval_steps).
   std::array<int64_t, 4> save_copy_bytes = {};
+  ActivationBytes activations = {};  // of one micro-batch
+  /// At the peak.
   int64_t total_bytes(size_t stage) const {
-    return stages[stage].rank.total_bytes() + save_copy_bytes[stage];
+    return peak_bytes(stages[stage], activations) + save_copy_bytes[stage];
   }
   int64_t resident_bytes(size_t stage) const { return total_bytes(stage) + stages[stage].rank.common_bytes; }
   int host_ranks() const { return stages[0].options.ranks / hosts; }

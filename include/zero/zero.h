@@ -1,6 +1,7 @@
 #pragma once
 // Everything, for programs that do not mind. Each header stands alone.
 
+#include "zero/activations.h"
 #include "zero/checkpoint.h"
 #include "zero/compute_threads.h"
 #include "zero/config.h"

@@ -104,6 +104,8 @@ ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64
     plan.stages[static_cast<size_t>(stage)] =
         make_plan(spec, options, {.group_numel = config.residency.group_numel}, &dtype);
   }
+  plan.activations =
+      activation_bytes(shape_of(config), config.train_micro_batch_size, config.data.sequence_length, dtype);
   const CheckpointConfig& saving = config.checkpoint;
   for (size_t stage = 0; saving.async && saving.interval_steps > 0 && stage < 4; ++stage)
     plan.save_copy_bytes[stage] = save_copy_bytes(plan.stages[stage], saving.trainable_only);

@@ -35,6 +35,8 @@ Json stage_json(const ConfigPlan& plan, size_t stage) {
           {"gather_window_bytes_per_rank", rank.gather_window_bytes},
           {"bucket_bytes_per_rank", rank.bucket_bytes},
           {"largest_gradient_bytes_per_rank", rank.largest_gradient_bytes},
+          {"activation_bytes_per_rank", plan.activations.kept},
+          {"loss_bytes_per_rank", plan.activations.loss},
           {"save_copy_bytes_per_rank", plan.save_copy_bytes[stage]},
           {"total_bytes_per_rank", plan.total_bytes(stage)},
           {"resident_bytes_per_rank", plan.resident_bytes(stage)},

@@ -95,7 +95,9 @@ bool shares(const ConfigPlan& plan) {
 // On what the figures rest.
 std::string notes(const ConfigPlan& plan) {
   std::string text =
-      "\nActivations, and what operators need for a moment, are not counted. 1 GB is 10^9 bytes.\n";
+      "\nAt the peak there are either the activations of a micro-batch and what its loss takes, or, at the\n"
+      "end of backward, the summed gradients and the largest single one. What the process and operators\n"
+      "need for a moment is not counted. 1 GB is 10^9 bytes.\n";
   if (shares(plan))
     text +=
         "The ranks of a host share one copy of the parameters in CPU memory (residency.share): each is\n"
@@ -158,9 +160,11 @@ std::string to_text(const ConfigPlan& plan) {
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
   table.line("  largest gradient", [&](size_t s) { return bytes_or_dash(rank(s).largest_gradient_bytes); });
+  table.line("  activations", [&](size_t) { return bytes_or_dash(plan.activations.kept); });
+  table.line("  loss", [&](size_t) { return bytes_or_dash(plan.activations.loss); });
   if (std::any_of(plan.save_copy_bytes.begin(), plan.save_copy_bytes.end(), [](int64_t b) { return b > 0; }))
     table.line("  copy while saving", [&](size_t s) { return bytes_or_dash(plan.save_copy_bytes[s]); });
-  table.line("  total", [&](size_t s) { return human_bytes(plan.total_bytes(s)); });
+  table.line("  at the peak", [&](size_t s) { return human_bytes(plan.total_bytes(s)); });
   if (shares(plan)) {
     table.line("  resident", [&](size_t s) { return human_bytes(plan.resident_bytes(s)); });
     table.line("Bytes a host",

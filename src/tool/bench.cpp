@@ -18,6 +18,7 @@
 #include "bench_steps.h"
 #include "ranks.h"
 #include "verbs.h"
+#include "zero/activations.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
@@ -101,7 +102,7 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
       busy = busy_seconds();
       begin = Clock::now();
     }
-    const std::vector<Micro> micros = draw(arguments, turns[0]->model().vocabulary, generator);
+    const std::vector<Micro> micros = draw(arguments, turns[0]->model().shape.vocab_size, generator);
     world.barrier("ready");
     if (i == 0)
       timings.first_step_at =
@@ -137,6 +138,14 @@ double without_tensors(const BaseMemory& base, const CpuAllocatorStats& tensors)
   const bool told_apart = tensors.span_bytes > 0;
   return (told_apart ? std::max(base.own_mib, own) : base.own_mib) +
          mebibytes("/proc/self/status", "RssFile:");
+}
+
+/// What the plan says of a rank's tensors. The model from torch::nn modules needs about what ours does.
+int64_t planned_bytes(const Plan& plan, const BenchModel& model, const BenchArguments& arguments) {
+  const Dtype dtype = arguments.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
+  const ActivationBytes activations =
+      activation_bytes(model.shape, arguments.batch, arguments.sequence, dtype);
+  return peak_bytes(plan, activations) + plan.rank.common_bytes;
 }
 
 double rounded(double value, int digits) {
@@ -217,7 +226,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
   for (size_t i = 0; i < arguments.beside.size(); ++i)
     put_seconds(record, field_of(arguments.beside[i]), timings.seconds[1 + i], arguments.warmup);
   if (const Engine* const engine = step.engine()) {
-    record["plan_mib"] = std::llround(mebibytes_of(engine->plan().rank.resident_bytes()));
+    record["plan_mib"] = std::llround(mebibytes_of(planned_bytes(engine->plan(), step.model(), arguments)));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
   }
   if (arguments.json) {

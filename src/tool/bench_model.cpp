@@ -87,7 +87,7 @@ BenchModel make_bench_model(const std::string& name, bool plain, int64_t context
   shape.context_length = context;
   shape.dropout = 0;
   BenchModel model;
-  model.vocabulary = shape.vocab_size;
+  model.shape = shape;
   if (plain) {
     auto gpt2 = lazily([&] { return std::make_shared<PlainGpt2>(shape); });
     model.loss = [gpt2](const Tensor& tokens, const Tensor& targets) { return gpt2->loss(tokens, targets); };

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "zero/gpt2_shape.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -18,7 +20,7 @@ struct BenchModel {
   std::shared_ptr<torch::nn::Module> module;
   /// Mean cross-entropy; tokens and targets [batch, sequence] int64.
   std::function<at::Tensor(const at::Tensor& tokens, const at::Tensor& targets)> loss;
-  int64_t vocabulary = 0;
+  Gpt2Shape shape;
   int64_t parameters = 0;  // elements, tied ones once
 };
 

@@ -1,0 +1,29 @@
+#pragma once
+// What a micro-batch needs beside the states of a rank, from shapes alone: what forward keeps for backward,
+// and what the loss takes. Counted from the operators of our models (src/models) on CPU; tests hold it
+// against the allocator's figures.
+
+#include <cstdint>
+
+#include "zero/dtype.h"
+#include "zero/model_shape.h"
+#include "zero/plan.h"
+
+namespace zero {
+
+/// Bytes of one rank and micro-batch.
+struct ActivationBytes {
+  int64_t kept = 0;  // by the layers, from their forward to their backward
+  int64_t loss = 0;  // beside them when backward begins: logits, and the gradient of the head's weight
+};
+
+/// `dtype`: of parameters and activations. Where parameters are frozen less is kept. Throws Config for a
+/// shape that makes no sense, and sizes below 1 or too large to count.
+ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t sequence, Dtype dtype);
+
+/// A rank's most, without common parameters of other ranks: when backward begins there are activations and,
+/// but for sums over earlier micro-batches, no gradients; when it ends there are all summed gradients and the
+/// largest of autograd's. In between the one goes as the other comes.
+int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations);
+
+}  // namespace zero

@@ -1,0 +1,106 @@
+#include "zero/activations.h"
+
+#include <algorithm>
+#include <string>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+// Whole numbers are exact in a double up to here, so nothing overflows before it is refused.
+constexpr double kMost = 1LL << 53;
+// Of the tied head's loss at a time (models/tied_head.cpp): elements.
+constexpr double kLogitsAtATime = 1 << 27;
+
+/// One micro-batch. Figures are bytes of a token, `e` those of an element.
+struct Batch {
+  double tokens, sequence, e;
+  bool head_and_loss_at_once;  // the tied head of models/tied_head.h can compute in the dtype
+};
+
+// What a layer keeps: the inputs of its products and of its norms, what GELU reads, and attention's queries,
+// keys, values and result.
+double layer_of(const Gpt2Shape& s, const Batch& b) {
+  const double width = static_cast<double>(s.width), norms = 4 * width, attention = 4 * width;
+  double bytes = (norms + attention + 8 * width) * b.e;
+  // Attention with dropout makes its matrices in fp32 and keeps three.
+  if (s.dropout > 0) bytes += 3 * 4 * b.sequence * static_cast<double>(s.heads) + 10 * width;
+  return bytes;
+}
+double layer_of(const GptNeoxShape& s, const Batch& b) {
+  // Both norms may read the same input. Values stay inside what the query, key and value came in.
+  const double norms = s.parallel_residual ? 3 : 4, attention = 3 + 2 + 1;
+  return ((norms + attention) * static_cast<double>(s.width) + 2 * static_cast<double>(s.mlp_width)) * b.e;
+}
+// Beside its result: its input in fp32 and what the weight is multiplied by.
+double norm_of(const LlamaShape& s, const Batch& b) { return static_cast<double>(s.width) * (4 + b.e); }
+double layer_of(const LlamaShape& s, const Batch& b) {
+  // Keys and values are repeated for the heads that share them.
+  const double attention = 4 * static_cast<double>(s.heads * s.head_width);
+  const double mlp = 4 * static_cast<double>(s.mlp_width);
+  return 2 * (norm_of(s, b) + static_cast<double>(s.width) * b.e) + (attention + mlp) * b.e;
+}
+
+// Between the last layer and the head, and the embedding's dropout.
+double ends_of(const Gpt2Shape& s, const Batch& b) {
+  return static_cast<double>(s.width) * b.e * (s.dropout > 0 ? 2 : 1);
+}
+double ends_of(const GptNeoxShape& s, const Batch& b) { return static_cast<double>(s.width) * b.e; }
+double ends_of(const LlamaShape& s, const Batch& b) { return norm_of(s, b); }
+
+bool is_tied(const Gpt2Shape& /*shape*/) { return true; }
+template <class Shape>
+bool is_tied(const Shape& shape) {
+  return shape.tied_head;
+}
+
+// Of a whole micro-batch.
+template <class Shape>
+double loss_of(const Shape& s, const Batch& b) {
+  const double width = static_cast<double>(s.width), vocabulary = static_cast<double>(s.vocab_size);
+  const double input = b.tokens * width * b.e, weight = vocabulary * width, logits = b.tokens * vocabulary;
+  if (is_tied(s) && b.head_and_loss_at_once) {
+    // Logits become their own gradient; parts are added up in fp32.
+    const double gradient = weight * (logits <= kLogitsAtATime ? b.e : 4 + 4 + b.e);
+    return 2 * input + std::min(logits, kLogitsAtATime) * b.e + gradient;
+  }
+  // Forward: logits and their log-softmax in fp32; backward: that and its gradient; then the weight's.
+  const double forward = logits * (b.e < 4 ? b.e + 4 + 4 : 4 + 4);
+  return input + std::max(forward, (logits + weight) * b.e);
+}
+
+int64_t counted(double bytes) {
+  require(bytes < kMost, ErrorKind::Config, "micro-batch", "its activations are too large to count",
+          "make the micro-batch or its sequences smaller");
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t sequence, Dtype dtype) {
+  require(batch >= 1 && sequence >= 1, ErrorKind::Config, "micro-batch",
+          "expected at least one sequence of one token, got " + std::to_string(batch) + " of " +
+              std::to_string(sequence));
+  const Batch b{.tokens = static_cast<double>(batch) * static_cast<double>(sequence),
+                .sequence = static_cast<double>(sequence),
+                .e = static_cast<double>(itemsize(dtype)),
+                .head_and_loss_at_once = dtype == Dtype::f32 || dtype == Dtype::bf16};
+  return std::visit(
+      [&](const auto& s) {
+        s.check();
+        const double kept = b.tokens * (static_cast<double>(s.layers) * layer_of(s, b) + ends_of(s, b));
+        return ActivationBytes{.kept = counted(kept), .loss = counted(loss_of(s, b))};
+      },
+      shape);
+}
+
+int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
+  const RankPlan& rank = plan.rank;
+  const int64_t of_backward = rank.gradient_bytes + rank.largest_gradient_bytes;
+  const int64_t sums_so_far = plan.options.accumulation_steps > 1 ? rank.gradient_bytes : 0;
+  return rank.total_bytes() - of_backward +
+         std::max(of_backward, sums_so_far + activations.kept + activations.loss);
+}
+
+}  // namespace zero
