@@ -17,16 +17,21 @@ import machine
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# A set is one piece of work that every case does.
+# A set is one piece of work that every case does: a batch of one sequence of 256 tokens a rank, unless it says otherwise.
+USUAL = {"--batch": "1", "--seq": "256"}
 SETS = {
     "gpt2-bf16": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "2"],
     "gpt2-fp32": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "2"],
     "gpt2-medium-bf16": ["--model", "gpt2-medium", "--dtype", "bf16", "--ranks", "2"],
     "gpt2-bf16-4-ranks": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "4", "--threads", "1"],
+    "gpt2-fp32-4-ranks": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "4", "--threads", "1"],
     "gpt2-bf16-1-rank": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "1", "--threads", "2"],
     "gpt2-bf16-split": ["--model", "gpt2", "--dtype", "bf16"],
+    "gpt2-fp32-split": ["--model", "gpt2", "--dtype", "fp32"],
     "gpt2-bf16-floor": ["--model", "gpt2", "--dtype", "bf16", "--ranks", "2"],
     "gpt2-fp32-floor": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "2"],
+    # So few tokens that a step is the engine's work as much as the model's, on any processor.
+    "gpt2-fp32-short-floor": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "2", "--seq", "24"],
     "tiny": ["--model", "tiny", "--dtype", "bf16", "--ranks", "2"],
 }
 
@@ -56,6 +61,12 @@ SPLITS = {
 }
 
 
+def usual_of(set_name):
+    """The options that neither the set nor its cases say."""
+    said = [*SETS[set_name], *itertools.chain(*SPLITS.values() if set_name.endswith("-split") else [])]
+    return [word for option, value in USUAL.items() if option not in said for word in (option, value)]
+
+
 def split_cases(zero):
     result = {}
     for kind, option in (("plain ", ["--plain"]), ("", [])):
@@ -74,7 +85,7 @@ def floor_cases(zero):
 
 def cases(arguments, set_name):
     """name -> (command, environment)"""
-    if set_name == "gpt2-bf16-split":
+    if set_name.endswith("-split"):
         return selected(arguments, split_cases(arguments.zero))
     if set_name.endswith("-floor"):
         return selected(arguments, floor_cases(arguments.zero))
@@ -161,15 +172,20 @@ def main():
     parser.add_argument("--limit-s", type=int, default=300)
     parser.add_argument("--out", default=os.path.join(HERE, "results"))
     parser.add_argument("--only", default="", help="cases whose name contains one of these words")
+    parser.add_argument("--check", action="store_true", help="only look whether the arguments are right")
     parser.add_argument("--said", default=" ".join(sys.argv), help="the command to record")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.set.split(",") if name not in SETS]
     if unknown:
         parser.error(f"unknown set {unknown[0]}; there are {', '.join(SETS)}")
+    for name in arguments.set.split(","):
+        if not cases(arguments, name):
+            parser.error(f"no case of set {name} has a name with any of {arguments.only}")
+    if arguments.check:
+        return 0
     failed = False
     for name in arguments.set.split(","):
-        batch = [] if name == "gpt2-bf16-split" else ["--batch", "1"]
-        work = [*SETS[name], *batch, "--seq", "256", "--steps", str(arguments.steps)]
+        work = [*SETS[name], *usual_of(name), "--steps", str(arguments.steps)]
         path = os.path.join(arguments.out, f"steps-{name}.json")
         runs = earlier(path, " ".join(work)) if arguments.more else []
         first = 1 + max((run["repeat"] for run in runs), default=-1)

@@ -53,6 +53,25 @@ verbs() {
   check "an option without its value is refused" said "^dev: --libtorch needs a value"
 }
 
+# Nothing is installed or built before they are right.
+benchmarks() {
+  fresh
+  mkdir "$REPO/bench"
+  cp "$HERE"/bench/*.py "$REPO/bench/"
+  stand_in dpkg-query 'echo "looked for packages"; exit 1'
+  dev peers --set nonsense
+  check "an unknown set is refused" [ $? = 1 ]
+  check "and named" said 'unknown set nonsense; there are gpt2-bf16'
+  check "before anything is done" said '^dev: nothing was measured'
+  dev bench --steps
+  check "an option without its value is refused" [ $? = 1 ]
+  dev bench nonsense
+  check "an unknown part is refused" said 'no part of the benchmarks: nonsense \(optimizer'
+  check "./dev peers --help succeeds" dev peers --help
+  check "with the options" said '^usage: steps.py'
+  check "and nothing else" [ "$(grep -c 'looked for' "$WORK/said")" = 0 ]
+}
+
 packages() {
   fresh
   stand_in dpkg-query 'case "$*" in *ninja-build) exit 1 ;; *) printf installed ;; esac'
@@ -187,6 +206,6 @@ END
   check "a changed configuration" again 'one.txt'
 }
 
-for group in verbs packages libtorch wheels closing_line demo; do $group; done
+for group in verbs benchmarks packages libtorch wheels closing_line demo; do $group; done
 echo "$checks checks, $failures wrong"
 [ $failures = 0 ]

@@ -46,7 +46,8 @@ record_lines() {
   python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.jsonl" "$RESULTS/$name.json" "./dev bench $name"
 }
 
-# One part, or nothing for a name that is none.
+BENCH_PARTS=(optimizer operators checkpoint saving dispatch collectives flops profiles)
+
 bench_part() {
   local bench=$ROOT/build/$PRESET/bench zero=$ROOT/build/$PRESET/zero
   case "$1" in
@@ -64,17 +65,25 @@ bench_part() {
       need_packages linux-perf
       python3 "$ROOT/bench/profiles.py" --zero "$zero" --out "$RESULTS" --said "./dev bench profiles" || die "a step could not be sampled, see above"
       ;;
-    *) return 1 ;;
   esac
 }
 
+# What bench/steps.py will say no to, before anything is built or measured.
+check_steps() {
+  case " $* " in *' -h '* | *' --help '*) python3 "$ROOT/bench/steps.py" --help; exit 0 ;; esac
+  python3 "$ROOT/bench/steps.py" --zero zero --check "$@" || die "nothing was measured, see above"
+}
+
 do_bench() {
-  build_benchmarks
   local part
   if [ $# = 1 ] && [[ $1 != -* ]]; then
-    bench_part "$1" || die "no part of the benchmarks: $1 (optimizer, operators, checkpoint, saving, dispatch, collectives, flops, profiles)"
+    [[ " ${BENCH_PARTS[*]} " == *" $1 "* ]] || die "no part of the benchmarks: $1 (${BENCH_PARTS[*]})"
+    build_benchmarks
+    bench_part "$1"
     return
   fi
+  check_steps "$@"
+  build_benchmarks
   for part in optimizer operators checkpoint saving dispatch collectives flops; do bench_part "$part"; done
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$RESULTS/ours" --said "./dev bench $*" "$@"
   python3 "$ROOT/bench/report.py" --results "$RESULTS/ours"
@@ -107,6 +116,7 @@ peers_collectives() {
 }
 
 do_peers() {
+  check_steps --peers "$PEERS" "$@"
   build_benchmarks
   need_peers
   [[ " $* " == *" --more "* ]] || peers_parts
