@@ -13,6 +13,7 @@
 #include "compute/parallel.h"
 #include "operators/cross_entropy.h"
 #include "operators/product.h"
+#include "zero/activations.h"
 
 namespace zero::detail {
 
@@ -21,7 +22,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kLogitsAtATime = int64_t{128} << 20;  // elements
 constexpr int64_t kIgnored = -100;
 
 c10::intrusive_ptr<TiedGradient> tied_of(AutogradContext* context) {

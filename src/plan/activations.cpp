@@ -10,8 +10,6 @@ namespace {
 
 // Whole numbers are exact in a double up to here, so nothing overflows before it is refused.
 constexpr double kMost = 1LL << 53;
-// Of the tied head's loss at a time (models/tied_head.cpp): elements.
-constexpr double kLogitsAtATime = 1 << 27;
 
 /// One micro-batch. Figures are bytes of a token, `e` those of an element.
 struct Batch {
@@ -62,8 +60,9 @@ double loss_of(const Shape& s, const Batch& b) {
   const double input = b.tokens * width * b.e, weight = vocabulary * width, logits = b.tokens * vocabulary;
   if (is_tied(s) && b.head_and_loss_at_once) {
     // Logits become their own gradient; parts are added up in fp32.
-    const double gradient = weight * (logits <= kLogitsAtATime ? b.e : 4 + 4 + b.e);
-    return 2 * input + std::min(logits, kLogitsAtATime) * b.e + gradient;
+    const auto at_a_time = static_cast<double>(kLogitsAtATime);
+    const double gradient = weight * (logits <= at_a_time ? b.e : 4 + 4 + b.e);
+    return 2 * input + std::min(logits, at_a_time) * b.e + gradient;
   }
   // Forward: logits and their log-softmax in fp32; backward: that and its gradient; then the weight's.
   const double forward = logits * (b.e < 4 ? b.e + 4 + 4 : 4 + 4);
