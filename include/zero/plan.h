@@ -117,9 +117,9 @@ inline constexpr int64_t kBucketsInFlight = 2;
 /// element a rank.
 int64_t bucket_piece_numel(const UnitLayout& unit, int shard_ranks, int64_t reduce_bucket_numel);
 
-/// Bytes one rank holds at its peak, by purpose, and elements that travel in a step. Sums over units;
-/// "trainable" ones for everything but the parameters. docs/memory_model.md has the formulas beside each
-/// other.
+/// Bytes one rank holds, by purpose (peak_bytes() of activations.h: how much at once), and elements that
+/// travel in a step. Sums over units; "trainable" ones for everything but the parameters.
+/// docs/memory_model.md has the formulas beside each other.
 struct RankPlan {
   int stage = 0;
   int64_t parameter_bytes =

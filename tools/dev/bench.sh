@@ -46,7 +46,8 @@ record_lines() {
   python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.jsonl" "$RESULTS/$name.json" "./dev bench $name"
 }
 
-BENCH_PARTS=(optimizer operators checkpoint saving dispatch collectives flops profiles)
+USUAL_PARTS=(optimizer operators checkpoint saving dispatch collectives flops)
+BENCH_PARTS=("${USUAL_PARTS[@]}" profiles)
 
 bench_part() {
   local bench=$ROOT/build/$PRESET/bench zero=$ROOT/build/$PRESET/zero
@@ -84,7 +85,7 @@ do_bench() {
   fi
   check_steps "$@"
   build_benchmarks
-  for part in optimizer operators checkpoint saving dispatch collectives flops; do bench_part "$part"; done
+  for part in "${USUAL_PARTS[@]}"; do bench_part "$part"; done
   python3 "$ROOT/bench/steps.py" --zero "$ROOT/build/$PRESET/zero" --out "$RESULTS/ours" --said "./dev bench $*" "$@"
   python3 "$ROOT/bench/report.py" --results "$RESULTS/ours"
 }
