@@ -11,9 +11,6 @@
 
 namespace zero {
 
-/// Logits that the loss of a tied head makes at a time (CPU, fp32 and bf16).
-inline constexpr int64_t kLogitsAtATime = int64_t{1} << 27;
-
 /// Bytes of one rank and micro-batch.
 struct ActivationBytes {
   int64_t kept = 0;  // by the layers, from their forward to their backward

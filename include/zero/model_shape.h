@@ -15,6 +15,9 @@ namespace zero {
 
 using ModelShape = std::variant<Gpt2Shape, LlamaShape, GptNeoxShape>;
 
+/// Logits that the loss of a tied head makes at a time (CPU, fp32 and bf16).
+inline constexpr int64_t kLogitsAtATime = int64_t{1} << 27;
+
 /// `model`. Throws Config for an impossible shape.
 ModelShape shape_of(const Config& config);
 

@@ -13,7 +13,7 @@
 #include "compute/parallel.h"
 #include "operators/cross_entropy.h"
 #include "operators/product.h"
-#include "zero/activations.h"
+#include "zero/model_shape.h"
 
 namespace zero::detail {
 
