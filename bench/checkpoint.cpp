@@ -81,8 +81,11 @@ std::vector<zero::TensorPiece> pieces_of(const std::vector<char>& bytes) {
     for (const int64_t wanted : {int64_t{768} * 3072, int64_t{3072}}) {
       const int64_t numel = std::min(wanted, total - at);
       if (numel == 0) break;
-      pieces.push_back(
-          {"model/" + std::to_string(pieces.size()), zero::Dtype::f32, {numel}, 0, numel, values + at});
+      pieces.push_back({"model/" + std::to_string(pieces.size()),
+                        zero::Dtype::f32,
+                        {numel},
+                        zero::BoxRange::whole({{numel}}),
+                        values + at});
       at += numel;
     }
   }
@@ -104,7 +107,8 @@ void read_checkpoint(const fs::path& checkpoint, std::vector<char>& into) {
   std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) {
     return tensors.at(a).pieces[0].offset_bytes < tensors.at(b).pieces[0].offset_bytes;
   });
-  for (const std::string& name : names) reader.read(name, 0, tensors.at(name).shape[0], into.data());
+  for (const std::string& name : names)
+    reader.read(name, zero::BoxRange::whole(tensors.at(name).shape), into.data());
 }
 
 Json rounded(const std::vector<double>& values, double mebibytes) {

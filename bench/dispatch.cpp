@@ -1,7 +1,7 @@
 // What it costs that the engine sees every operator: a small operator with and without the fallback, in turn,
 // times the operators of a step of GPT-2 124M, as a share of that step's forward and backward. Counters:
 // plain_ns, seen_ns = one operator; operators = of a step; share = their difference over the whole step.
-#include "engine/dispatch.h"
+#include "seam/dispatch.h"
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
@@ -72,7 +72,7 @@ void fallback(benchmark::State& state) {
   std::vector<double> plain, seen;
   for (auto _ : state) {
     plain.push_back(seconds(many) / kOperators * 1e9);
-    const detail::InterceptOperators intercept(nullptr, /*fast=*/true);  // as the engine does
+    const detail::InterceptOperators intercept(nullptr, &detail::run_cpu_operator);  // as the engine does
     seen.push_back(seconds(many) / kOperators * 1e9);
     state.SetIterationTime(seen.back() / 1e9);
   }

@@ -11,11 +11,11 @@
 #include <optional>
 #include <vector>
 
-#include "operators/product/product.h"
+#include "base/processor.h"
 #include "units.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
-#include "zero/fast_operators.h"
+#include "zero/cpu_operators.h"
 #include "zero/gpt2_shape.h"
 #include "zero/mesh.h"
 
@@ -77,8 +77,8 @@ class UnitRate {
   explicit UnitRate(at::ScalarType dtype, const Group& all) : half_(dtype == at::kBFloat16), all_(all) {}
 
   void take() {
-    if (half_ && product::best_bf16_kernels() == nullptr) return;  // LibTorch's, by instructions of their own
-    const bool tiles = half_ && product::runs_amx();               // asks the kernel for permission, too
+    if (half_ && multiplies_bf16() && !runs_amx()) return;  // LibTorch's, by instructions of their own
+    const bool tiles = half_ && runs_amx();                 // asks the kernel for permission, too
     all_.barrier("units");
     const std::optional<double> rate = tiles ? bf16_unit_gflops(kSeconds) : fp32_unit_gflops(kSeconds);
     if (rate) rates_.push_back(*rate);
@@ -104,7 +104,7 @@ void report(at::ScalarType dtype, const Group& all) {
   units.take();
   for (const Layer& layer : layers_of(shape)) {
     seconds += seconds_of(layer, dtype, all);
-    const FastOperators fast;
+    const CpuOperators fast;
     our_seconds += seconds_of(layer, dtype, all);
     units.take();
     flops += 3.0 * 2 * kTokens * static_cast<double>(layer.in * layer.out * layer.count);

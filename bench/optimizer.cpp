@@ -87,30 +87,30 @@ struct Work {
 };
 
 void run_adamw(const KernelSet& set, const Buffers& buffers, int64_t count) {
-  set.adam(buffers,
-           {.gradient_scale = 0.5F,
-            .decay = 0.9999F,
-            .beta1 = 0.9F,
-            .one_minus_beta1 = 0.1F,
-            .beta2 = 0.999F,
-            .one_minus_beta2 = 0.001F,
-            .inverse_root_correction = 1.5F,
-            .eps = 1e-8F,
-            .step_size = 1e-4F},
-           count);
+  set.of<AdamW>().update(buffers,
+                         {.gradient_scale = 0.5F,
+                          .decay = 0.9999F,
+                          .beta1 = 0.9F,
+                          .one_minus_beta1 = 0.1F,
+                          .beta2 = 0.999F,
+                          .one_minus_beta2 = 0.001F,
+                          .inverse_root_correction = 1.5F,
+                          .eps = 1e-8F,
+                          .step_size = 1e-4F},
+                         count);
 }
 void run_sgd(const KernelSet& set, const Buffers& buffers, int64_t count) {
-  set.sgd(buffers, {.gradient_scale = 0.5F, .momentum = 0.9F, .lr = 1e-4F}, count);
+  set.of<SGD>().update(buffers, {.gradient_scale = 0.5F, .momentum = 0.9F, .lr = 1e-4F}, count);
 }
 void run_lion(const KernelSet& set, const Buffers& buffers, int64_t count) {
-  set.lion(buffers,
-           {.gradient_scale = 0.5F,
-            .beta1 = 0.9F,
-            .one_minus_beta1 = 0.1F,
-            .beta2 = 0.99F,
-            .one_minus_beta2 = 0.01F,
-            .lr = 1e-4F},
-           count);
+  set.of<Lion>().update(buffers,
+                        {.gradient_scale = 0.5F,
+                         .beta1 = 0.9F,
+                         .one_minus_beta1 = 0.1F,
+                         .beta2 = 0.99F,
+                         .one_minus_beta2 = 0.01F,
+                         .lr = 1e-4F},
+                        count);
 }
 
 void measure(benchmark::State& state, const Work& work, const KernelSet& set, int threads) {

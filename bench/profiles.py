@@ -25,7 +25,7 @@ KINDS = {
     "optimizer": "zero::kernels",
     "gradients between ranks: packing and sums": "sum_bf16|sum_fp32|stream_bytes",
     "GELU": "gelu",
-    "the head's loss": "log_sum_exp|scaled_softmax|scaled_exp|log_softmax|nll_loss|finz_expf",
+    "the head's loss": "scaled_exp|log_softmax|nll_loss|finz_expf",
     "layer norm": "LayerNorm|layer_norm|RowwiseMoments",
     "sums and adds": "sum_columns|outer_sum|add_kernel",
     "copies, casts and fills": "copy|cat_serial|fill_kernel|memset|memmove",

@@ -2,9 +2,10 @@
 
 usage: report.py [--results DIR] [--into FILE]...
 
-Prints a table a set and the ratios that the project aims at; writes DIR/steps-SET.svg. The same for folders of DIR, which are of
-other processors. --into puts what a file has marks for between them: `<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set,
-ratios-SET, collectives, adam, dispatch, operators, flops, profiles or files, and FOLDER/NAME for what a folder has.
+Prints a table for each set and the ratios that the project aims at; writes DIR/steps-SET.svg, and everything but the aims to
+DIR/REPORT.md. The same for folders of DIR, which are of other processors. --into puts what a file has marks for between them:
+`<!-- bench NAME -->` and `<!-- end -->`, where NAME is a set, ratios-SET, collectives, adam, dispatch, operators, flops, profiles
+or files, and FOLDER/NAME for what a folder has.
 """
 import argparse
 import glob
@@ -18,6 +19,11 @@ import sys
 import svg
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+# As in steps.py.
+ON_LIBTORCH = "plain, LibTorch's operators, "
+KINDS = (ON_LIBTORCH, "plain ", "")
 
 
 def is_ours(case):
@@ -64,11 +70,11 @@ def about(steps):
     rounds = len({run["repeat"] for run in steps.record["runs"]})
     return (f"{where['processor']} ({units}), {where['cores']} cores, {where['memory_gib']} GiB; "
             f"{f'{rounds} rounds' if rounds > 1 else 'one round'} of all cases in alternation, median of each; "
-            f"`{steps.record['command']}`")
+            f"`{steps.record['command']}`, commit {steps.record['commit']}")
 
 
 def table(steps):
-    lines = ["| | s a step | fastest | tokens/s | peak resident MiB a rank | proportional MiB | s to the first step | loss |",
+    lines = ["| | seconds per step | fastest | tokens/s | peak resident MiB per rank | proportional MiB | seconds to the first step | loss |",
              "|---|---|---|---|---|---|---|---|"]
     for case, runs in steps.runs.items():
         tokens = statistics.median(run["tokens_per_s"] for run in runs)
@@ -106,8 +112,8 @@ def floor_rows(steps, folder):
     the same round."""
     lines, adam, most = [], adam_s(steps, folder), 1.12 * slack_of(steps.name)
     is_aimed_at = "short" not in steps.name  # there the model's own work is little
-    for kind in ("plain ", ""):
-        alone = f"zero.cpp {kind}forward + backward"
+    for kind in KINDS:
+        alone = f"zero.cpp {'plain ' if kind == ON_LIBTORCH else kind}forward + backward"
         in_round = {run["repeat"]: (run["step_s"], run["step_s_min"]) for run in steps.runs.get(alone, [])}
         for stage in range(4):
             case = f"zero.cpp {kind}stage {stage}"
@@ -118,7 +124,7 @@ def floor_rows(steps, folder):
                 continue
             ratio = statistics.median(run["step_s"] / (floor + adam) for run, (floor, _) in pairs)
             fastest = min(run["step_s_min"] for run, _ in pairs) / (min(floor for _, (_, floor) in pairs) + adam)
-            aim = f"{most:.3g} | {verdict_of(ratio, most)}" if kind and is_aimed_at else " | "
+            aim = f"{most:.3g} | {verdict_of(ratio, most)}" if kind == ON_LIBTORCH and is_aimed_at else " | "
             lines.append(f"| {case} | {alone} + Adam at memory speed ({adam:.3f} s) | {ratio:.3f} | {fastest:.3f} | {aim} |")
     return lines
 
@@ -126,7 +132,7 @@ def floor_rows(steps, folder):
 def stage_rows(steps):
     """Stage 3 over stage 0 where both took turns in one run."""
     lines, most = [], 1.05 * slack_of(steps.name)
-    for kind in ("plain ", ""):
+    for kind in KINDS:
         runs = [run for run in steps.runs.get(f"zero.cpp {kind}stage 3", []) if "stage_0_s" in run]
         if not runs:
             continue
@@ -139,8 +145,13 @@ def stage_rows(steps):
 
 def aims(set_name):
     """(what, case, other case, at most): the step of a case over that of another."""
-    plain, ours = "zero.cpp plain ", "zero.cpp "
-    result = [
+    plain, ours, same = "zero.cpp plain ", "zero.cpp ", f"zero.cpp {ON_LIBTORCH}"
+    # The same operators on both sides: what the engine itself is worth.
+    pairs = [("stage 3", "FSDP2 reshard"), ("stage 3", "DeepSpeed ZeRO-3"), ("stage 3, private", "FSDP2 reshard"),
+             ("stage 3, private", "DeepSpeed ZeRO-3"), ("stage 2", "FSDP2 no reshard"), ("stage 2", "DeepSpeed ZeRO-2"),
+             ("stage 1", "DDP + ZeroRedundancyOptimizer"), ("stage 1", "DeepSpeed ZeRO-1"), ("stage 0", "DDP")]
+    result = [(what, f"{same}{what}", f"{peer}{tuned}", None) for what, peer in pairs for tuned in ("", ", tuned")]
+    result += [
         ("stage 3", f"{plain}stage 3", "FSDP2 reshard", 0.25), ("stage 3", f"{plain}stage 3", "DeepSpeed ZeRO-3", 0.30),
         ("stage 3", f"{plain}stage 3", "FSDP2 reshard, tuned", 0.34), ("stage 3", f"{plain}stage 3", "DeepSpeed ZeRO-3, tuned", 0.40),
         ("stage 1", f"{plain}stage 1", "DeepSpeed ZeRO-1", 0.32), ("stage 2", f"{plain}stage 2", "DeepSpeed ZeRO-2", 0.32),
@@ -240,7 +251,7 @@ def plot(steps, folder):
     # Peers, then what no engine can be faster than, then ours.
     cases = sorted(steps.runs, key=lambda case: list(svg.KINDS).index(kind_of(case)))
     bars = [(case, steps.median(case), kind_of(case)) for case in cases]
-    svg.bars(os.path.join(folder, f"steps-{steps.name}.svg"), f"Seconds a step, median ({work_of(steps)})", bars, "s")
+    svg.bars(os.path.join(folder, f"steps-{steps.name}.svg"), f"Seconds per step, median ({work_of(steps)})", bars, "s")
     bars = [(case, steps.largest(case, "peak_rss_mib"), kind_of(case)) for case in cases]
     svg.bars(os.path.join(folder, f"memory-{steps.name}.svg"), f"Peak resident memory of a rank ({work_of(steps)})", bars, "MiB")
 
@@ -257,7 +268,7 @@ def put_between_marks(path, name, text):
 
 def short_table(steps):
     """For the README."""
-    lines = ["| | s a step | fastest | tokens/s | peak MiB a rank | s from the command to the first step |", "|---|---|---|---|---|---|"]
+    lines = ["| | seconds per step | fastest | tokens/s | peak MiB per rank | seconds to the first step |", "|---|---|---|---|---|---|"]
     for case, runs in steps.runs.items():
         tokens = statistics.median(run["tokens_per_s"] for run in runs)
         lines.append(f"| {case} | {steps.median(case):.2f} | {steps.fastest(case):.2f} | {tokens:.0f} | {steps.largest(case, 'peak_rss_mib')} | "
@@ -373,8 +384,23 @@ def files(folder):
     return "\n".join(lines)
 
 
-def report(folder, arguments):
-    """False where it holds no steps."""
+# What the project aims at tells a reader of the figures nothing.
+AIM = re.compile(r" \((?:>=|at most) [0-9.]+ ?%?\)")
+
+
+def without_aims(text):
+    """A ratio's last two columns are the aim and whether it holds; elsewhere an aim stands in brackets."""
+    lines = [("|".join(line.split("|")[:-3]) + "|") if line.startswith("|") else line for line in text.split("\n")]
+    return AIM.sub("", "\n".join(lines))
+
+
+MICRO = {collectives: "Collectives between two ranks, milliseconds", adam: "The optimizer's kernel", dispatch: "An operator's way through the engine",
+         operators: "Operators computed in LibTorch's place", flops: "Forward and backward against the rate of matrix products",
+         profiles: "Where a step's time goes", files: "Checkpoint files"}
+
+
+def report(folder, arguments, pages):
+    """Adds what the folder holds to `pages`. False where it holds no steps."""
     paths = sorted(glob.glob(os.path.join(folder, "steps-*.json")))
     prefix = os.path.relpath(folder, arguments.results) + "/" if folder != arguments.results else ""
     for path in paths:
@@ -382,16 +408,19 @@ def report(folder, arguments):
         text = f"{table(steps)}\n\n{about(steps)}"
         beside = ratios(steps, folder)
         print(f"## {prefix}{steps.name}\n\n{text}\n\n{beside}\n")
+        pages.append(f"## {prefix}{steps.name}\n\n{text}\n\n{without_aims(beside)}")
         if not steps.beside_alone:
             plot(steps, folder)
         for file in arguments.into:
             put_between_marks(file, prefix + steps.name, f"{short_table(steps)}\n\n{about(steps)}")
-            put_between_marks(file, f"{prefix}ratios-{steps.name}", beside)
-    for make in (collectives, adam, dispatch, operators, flops, profiles, files):
+            put_between_marks(file, f"{prefix}ratios-{steps.name}", without_aims(beside))
+    for make, title in MICRO.items():
         if text := make(folder):
             print(text + "\n")
+            said = AIM.sub("", text)
+            pages.append(f"## {prefix}{make.__name__}: {title}\n\n{said}")
             for file in arguments.into:
-                put_between_marks(file, prefix + make.__name__, text)
+                put_between_marks(file, prefix + make.__name__, said)
     return bool(paths)
 
 
@@ -401,7 +430,13 @@ def main():
     parser.add_argument("--into", action="append", default=[])
     arguments = parser.parse_args()
     folders = [arguments.results, *sorted(glob.glob(os.path.join(arguments.results, "*", "")))]
-    if not any([report(folder, arguments) for folder in folders]):
+    pages = ["# Measured\n\nGenerated by `bench/report.py` from the JSON files beside it, which hold machine, date, commit and command of "
+             "every run. docs/performance.md says what the cases are; figures of an earlier commit are those of its code."]
+    found = any([report(folder, arguments, pages) for folder in folders])
+    if len(pages) > 1:
+        with open(os.path.join(arguments.results, "REPORT.md"), "w") as file:
+            file.write("\n\n".join(pages) + "\n")
+    if not found:
         print(f"report.py: {arguments.results} has no steps-*.json; run ./dev bench or ./dev peers first", file=sys.stderr)
         return 1
     return 0

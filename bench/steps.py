@@ -54,6 +54,10 @@ PEERS = {
 TUNED_PEERS = ["DDP", "FSDP2 reshard", "DeepSpeed ZeRO-3"]
 
 
+# What ours run, by the words between "zero.cpp " and "stage": a model from torch::nn modules on LibTorch's operators, which is what the
+# peers run; the same on ours; and the library's own model.
+KINDS = {"plain, LibTorch's operators, ": ["--plain", "--operators", "libtorch"], "plain ": ["--plain"], "": []}
+
 # Two sequences a step on two cores, split over ranks or over threads: the set's cases, by what each does.
 SPLITS = {
     "1 rank x 2 threads": ["--ranks", "1", "--threads", "2", "--batch", "2"],
@@ -80,7 +84,7 @@ def floor_cases(zero):
     speed cannot blur."""
     beside = ["alone", "alone", "alone", "alone,0"]
     return {f"zero.cpp {kind}stage {stage}": ([zero, "bench", "step", "--json", "--stage", str(stage), "--beside", beside[stage], *option], {})
-            for kind, option in (("plain ", ["--plain"]), ("", [])) for stage in range(4)}
+            for kind, option in KINDS.items() for stage in range(4)}
 
 
 def cases(arguments, set_name):
@@ -98,11 +102,14 @@ def cases(arguments, set_name):
             peers[name] = (command, {})
             if name in TUNED_PEERS:
                 peers[name + ", tuned"] = (command, TUNED)
-    for name, option in (("plain ", ["--plain"]), ("", [])):
-        ours[f"zero.cpp {name}forward + backward"] = ([arguments.zero, "bench", "step", "--json", "--alone", *option], {})
+    for name, option in KINDS.items():
+        if "--operators" not in option:  # alone, a plain model is on LibTorch's operators anyway
+            ours[f"zero.cpp {name}forward + backward"] = ([arguments.zero, "bench", "step", "--json", "--alone", *option], {})
         for stage in range(4):
             command = [arguments.zero, "bench", "step", "--json", "--stage", str(stage), *option]
             ours[f"zero.cpp {name}stage {stage}"] = (command, {})
+            if stage == 3 and "--operators" in option:  # nothing shared between the ranks of the host, as with the peers
+                ours[f"zero.cpp {name}stage 3, private"] = ([*command, "--private"], {})
     return selected(arguments, dict(in_turn(peers, ours)))
 
 

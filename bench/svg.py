@@ -4,7 +4,7 @@ from xml.sax.saxutils import escape
 # Kind of a bar -> colour, and what the legend calls it.
 KINDS = {"peer": ("#b0b0b0", "peers"), "limit": ("#d08c2c", "forward + backward alone"), "ours": ("#1f6f8b", "zero.cpp")}
 
-ROW, GAP, LABELS, BARS, TOP = 22, 8, 250, 420, 62
+ROW, GAP, LABELS, BARS, TOP = 22, 8, 370, 420, 62
 
 
 def legend(kinds):

@@ -1,7 +1,9 @@
 # zero_folder(NAME [TORCH] [USES folder...] [LIBS lib...]): one folder of src/ as the static library zero_NAME, which tests link.
 # zero_library(): the objects of all folders in one shared library, target zero::zero.
-# zero_test(NAME [TORCH] [RANKS n] [TIMEOUT s] USES folder... [LIBS lib...] FILES file...): tests/FILE_test.cpp of each FILE
-# as one GoogleTest program, NAME_test, of which ctest runs each test by itself.
+# zero_test(NAME [TORCH] [RANKS n] [TIMEOUT s] [APART FILTER] USES folder... [LIBS lib...] FILES file...): tests/FILE_test.cpp of each FILE
+# as one GoogleTest program, NAME_test, of which ctest runs each test by itself. Without RANKS it is one more test of the
+# configuration "together", NAME, which runs the whole program in one process (./dev test does: ctest -C together -LE single).
+# APART: GoogleTest's filter of tests that need a process of their own there too (they bound its memory).
 # RANKS: the most ranks that one of its tests starts; ctest leaves it that many cores.
 
 include(GoogleTest)
@@ -65,7 +67,7 @@ function(zero_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "USES;LIBS")
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   file(GLOB transports CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*/*.cpp)
-  list(FILTER transports EXCLUDE REGEX "/nccl/")
+  list(FILTER transports EXCLUDE REGEX "/(nccl|sentencepiece)/")
   list(APPEND sources ${transports})
   if(NOT sources)
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/empty_${name}.cpp CONTENT "// No sources yet.\n")
@@ -106,7 +108,7 @@ function(zero_library)
 endfunction()
 
 function(zero_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;TIMEOUT" "USES;LIBS;FILES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;TIMEOUT;APART" "USES;LIBS;FILES")
   list(TRANSFORM arg_FILES APPEND _test.cpp)
   add_executable(${name}_test ${arg_FILES})
   list(TRANSFORM arg_USES PREPEND zero_)
@@ -128,8 +130,22 @@ function(zero_test name)
   set(properties TIMEOUT ${arg_TIMEOUT})
   if(arg_RANKS)
     list(APPEND properties PROCESSORS ${arg_RANKS} LABELS multirank)
+  else()
+    set(rest "")
+    if(arg_APART)
+      gtest_discover_tests(${name}_test TEST_FILTER ${arg_APART} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_apart PROPERTIES ${properties})
+      set(rest --gtest_filter=-${arg_APART})
+    endif()
+    list(APPEND properties LABELS single)
+    add_test(NAME ${name} CONFIGURATIONS together
+             COMMAND ${name}_test --gtest_brief=1 ${rest} --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${name}.xml)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 600)
   endif()
-  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+  if(arg_APART AND NOT arg_RANKS)
+    gtest_discover_tests(${name}_test TEST_FILTER -${arg_APART} DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+  else()
+    gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+  endif()
 endfunction()
 
 # The tests of a program once more as NAME.TEST, with a GoogleTest FILTER and another ENVIRONMENT.

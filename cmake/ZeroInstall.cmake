@@ -11,7 +11,8 @@ if(TARGET zero_tool)
     INSTALL_RPATH "$ORIGIN/${zero_lib_from_bin};${LibTorch_ROOT_DIR}/lib")
   install(TARGETS zero_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-# The transport that is loaded at run time lies beside libzero, where it is looked for.
+# What is loaded at run time lies beside libzero, where it is looked for.
+install(TARGETS zero_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET zero_nccl)
   set_target_properties(zero_nccl PROPERTIES INSTALL_RPATH "$ORIGIN;${LibTorch_ROOT_DIR}/lib")
   install(TARGETS zero_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

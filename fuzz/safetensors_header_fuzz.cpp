@@ -15,7 +15,7 @@ void read_headers(std::string_view input) {
   fuzz::attempt([&] {
     const checkpoint::Header header = checkpoint::parse_header(text, data_bytes, "fuzz");
     int64_t bytes = 0;
-    for (const auto& [name, entry] : header.entries) bytes += entry.numel * itemsize(entry.dtype);
+    for (const auto& [name, tensor] : header.tensors) bytes += tensor.numel * itemsize(tensor.dtype);
     fuzz::check(bytes == data_bytes);
   });
 
@@ -26,8 +26,10 @@ void read_headers(std::string_view input) {
   for (const std::string_view bytes : {std::string_view(file), text})
     fuzz::attempt([&] {
       const hf::SafetensorsFile opened(fuzz::in_file(bytes));
-      for (const auto& [name, tensor] : opened.tensors())
-        opened.read(tensor.begin_byte, tensor.numel * itemsize(tensor.dtype), [](auto) {});
+      for (const auto& [name, tensor] : opened.tensors()) {
+        std::vector<std::byte> data(static_cast<size_t>(tensor.numel * itemsize(tensor.dtype)));
+        opened.read_at(tensor.begin_byte, data);
+      }
     });
 }
 

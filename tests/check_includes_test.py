@@ -20,6 +20,7 @@ CLEAN = {
     "include/zero/gpt2_shape.h": "#include <cstdint>\n",
     "include/zero/mesh.h": "#include <torch/types.h>\n",
     "include/zero/engine.h": '#include "zero/mesh.h"\n#include "zero/plan.h"\n',
+    "include/zero/zero.h": '#include "zero/engine.h"\n#include "zero/gpt2_shape.h"\n',
     "src/base/error.cpp": '#include "zero/error.h"\n',
     "src/plan/plan.cpp": '#include "zero/plan.h"\n#include "traffic.h"\n#include "base/checked.h"\n',
     "src/plan/gpt2_shape.cpp": '#include "zero/gpt2_shape.h"\n',
@@ -52,6 +53,21 @@ class CheckIncludes(unittest.TestCase):
     def test_clean(self):
         self.assertEqual(self.problems(), [])
 
+    def test_equal_names_in_one_folder(self):
+        def unnamed(declaration, namespace="zero"):
+            return f"namespace {namespace} {{\nnamespace {{\n\n{declaration}\n\n}}  // namespace\n}}\n"
+
+        for declaration in ("constexpr int64_t kGrain = 1;", "class Mine : public Base {\n};", "struct Mine {\n};",
+                            "enum class Mine { A };", "thread_local int mine = 0;"):
+            twice = {"src/mesh/a.cpp": unnamed(declaration), "src/mesh/b.cpp": unnamed(declaration)}
+            problems = self.problems(files=twice)
+            self.assertEqual(len(problems), 1, declaration)
+            self.assertRegex(problems[0], r"^src/mesh/b.cpp:4: .* is src/mesh/a.cpp's, too")
+            elsewhere = {"src/mesh/a.cpp": unnamed(declaration), "src/plan/b.cpp": unnamed(declaration)}
+            self.assertEqual(self.problems(files=elsewhere), [])
+            other = {"src/mesh/a.cpp": unnamed(declaration), "src/mesh/b.cpp": unnamed(declaration, "zero::detail")}
+            self.assertEqual(self.problems(files=other), [])
+
     def test_private_header_of_a_folder_not_used(self):
         self.assert_offence("src/mesh/mesh.cpp", '"plan/traffic.h"', "may include src/ folders mesh, base")
 
@@ -78,6 +94,11 @@ class CheckIncludes(unittest.TestCase):
 
     def test_private_header_in_an_example(self):
         self.assert_offence("examples/one.cpp", '"plan/traffic.h"', "only public headers")
+
+    def test_public_header_that_zero_h_lacks(self):
+        problems = self.problems(files={"include/zero/extra.h": ""})
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn("include/zero/extra.h:1: zero/zero.h does not lead to", problems[0])
 
     def test_missing_public_header(self):
         self.assert_offence("src/mesh/mesh.cpp", '"zero/nothing.h"', "no public header")

@@ -120,7 +120,8 @@ TEST(CheckpointFaults, TooLittleSpaceIsToldBeforeWriting) {
   TemporaryDirectory directory;
   fs::path temporary = CheckpointWriter::begin(directory.path(), 1);
   unsigned char byte = 0;
-  std::vector<TensorPiece> pieces{{"t", Dtype::u8, {int64_t{1} << 60}, 0, int64_t{1} << 60, &byte}};
+  std::vector<TensorPiece> pieces{
+      {"t", Dtype::u8, {int64_t{1} << 60}, BoxRange::whole({{int64_t{1} << 60}}), &byte}};
   EXPECT_ERROR(CheckpointWriter::write_shard(temporary, 0, pieces), Io, "bytes free; free disk space");
   EXPECT_TRUE(names_in(temporary).empty());
 }

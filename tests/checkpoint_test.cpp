@@ -31,8 +31,8 @@ TEST(Checkpoint, ReadsOnAnyNumberOfRanksWhatAnyNumberWrote) {
     for (int readers : {1, 2, 3, 5})
       for (int rank = 0; rank < readers; ++rank)
         for (const TensorPiece& piece : pieces_of(tensors, rank, readers)) {
-          std::vector<unsigned char> out(static_cast<size_t>(piece.numel * itemsize(piece.dtype)));
-          reader.read(piece.name, piece.begin, piece.numel, out.data());
+          std::vector<unsigned char> out(static_cast<size_t>(piece.range.numel * itemsize(piece.dtype)));
+          reader.read(piece.name, piece.range, out.data());
           const auto* expected = static_cast<const unsigned char*>(piece.data);
           EXPECT_TRUE(std::equal(out.begin(), out.end(), expected))
               << piece.name << ", " << writers << " to " << readers << " ranks";
@@ -47,13 +47,15 @@ TEST(Checkpoint, ReadsEveryRange) {
   for (int64_t begin = 0; begin <= 27; ++begin)
     for (int64_t numel = 0; numel <= 27 - begin; ++numel) {
       std::vector<unsigned char> out(static_cast<size_t>(numel * 2));
-      reader.read("t", begin, numel, out.data());
+      reader.read("t", BoxRange::flat({{9, 3}}, begin, numel), out.data());
       EXPECT_TRUE(std::equal(out.begin(), out.end(), tensors["t"].bytes.begin() + begin * 2));
     }
-  EXPECT_ERROR(reader.read("t", 0, 28, nullptr), Usage, "outside its 27");
-  EXPECT_ERROR(reader.read("t", -1, 1, nullptr), Usage, "outside its 27");
-  EXPECT_ERROR(reader.read("t", 1, std::numeric_limits<int64_t>::max(), nullptr), Usage, "outside its 27");
-  EXPECT_ERROR(reader.read("u", 0, 1, nullptr), Usage, "\"u\"");
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const BoxRange& wrong :
+       {BoxRange::flat({{9, 3}}, 0, 28), BoxRange::flat({{9, 3}}, -1, 1), BoxRange::flat({{9, 3}}, 1, most),
+        BoxRange::whole({{27}}), BoxRange::whole({{9, 4}}), BoxRange{Box{{1, 0}, {most, 1}}, 0, 1}})
+    EXPECT_ERROR(reader.read("t", wrong, nullptr), Usage, "are outside its shape [9, 3]");
+  EXPECT_ERROR(reader.read("u", BoxRange::flat({{1}}, 0, 1), nullptr), Usage, "\"u\"");
 }
 
 // A part of a tensor costs its own bytes and at most the rest of two blocks.
@@ -65,7 +67,7 @@ TEST(Checkpoint, ReadsOnlyWhatIsAsked) {
   std::vector<unsigned char> out(static_cast<size_t>(numel * 2));
   auto cost = [&](const char* name, int64_t begin, int64_t count) {
     CheckpointReader reader(checkpoint);
-    reader.read(name, begin, count, out.data());
+    reader.read(name, BoxRange::flat(tensors.at(name).shape, begin, count), out.data());
     return reader.bytes_read();
   };
   EXPECT_EQ(CheckpointReader(checkpoint).bytes_read(), 0);
@@ -86,7 +88,8 @@ TEST(Checkpoint, IsReadByManyThreads) {
   CheckpointReader reader(save(directory.path(), 0, tensors, 3));
   std::vector<std::thread> threads;
   std::vector<std::vector<unsigned char>> out(4, std::vector<unsigned char>(400000));
-  for (auto& mine : out) threads.emplace_back([&] { reader.read("t", 0, 100000, mine.data()); });
+  for (auto& mine : out)
+    threads.emplace_back([&] { reader.read("t", BoxRange::whole({{100000}}), mine.data()); });
   for (std::thread& thread : threads) thread.join();
   for (auto& mine : out) EXPECT_EQ(mine, tensors["t"].bytes);
 }
@@ -126,11 +129,16 @@ TEST(Checkpoint, SafetensorsFilesAreWellFormed) {
 // The worked example of docs/checkpoint_format.md, but for the save's random id.
 TEST(Checkpoint, TheWorkedExampleIsTrue) {
   TemporaryDirectory directory;
-  const float weight[6] = {0, 1, 2, 3, 4, 5};
   const fs::path temporary = CheckpointWriter::begin(directory.path(), 7);
+  const float left[6] = {0, 1, 4, 5, 8, 9}, right[6] = {2, 3, 6, 7, 10, 11};
   std::vector<ShardManifest> manifests;
-  for (int rank : {0, 1}) {
-    const TensorPiece piece{"model/weight", Dtype::f32, {3, 2}, 3 * rank, 3, weight + 3 * rank};
+  for (int rank : {0, 1, 2, 3}) {
+    const int slice = rank % 2, part = rank / 2;
+    const TensorPiece piece{"model/weight",
+                            Dtype::f32,
+                            {3, 4},
+                            {Box{{0, 2 * slice}, {3, 2}}, 3 * part, 3},
+                            (slice == 0 ? left : right) + 3 * part};
     manifests.push_back(CheckpointWriter::write_shard(temporary, rank, std::span(&piece, 1)));
   }
   const fs::path checkpoint = CheckpointWriter::publish(temporary, directory.path(), 7, manifests, "{}", 0);
@@ -138,7 +146,11 @@ TEST(Checkpoint, TheWorkedExampleIsTrue) {
   const std::string id = temporary.filename().string().substr(18), shown = "5f2c9a0b7d1e4836";
   auto as_shown = [&](std::string text) { return text.replace(text.find(id), id.size(), shown); };
 
-  const std::string file = read_bytes(checkpoint / "rank-00001.safetensors");
+  const Tensors read = read_all(checkpoint);
+  std::vector<float> values(12);
+  std::memcpy(values.data(), read.at("model/weight").bytes.data(), 48);
+  EXPECT_EQ(values, (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  const std::string file = read_bytes(checkpoint / "rank-00003.safetensors");
   const std::string header = as_shown(file.substr(8, file.find_last_of('}') - 7));
   EXPECT_NE(document.find("\n" + header + "\n"), document.npos) << header;
   std::string index = as_shown(read_bytes(checkpoint / "index.json"));
@@ -211,7 +223,8 @@ TEST(Checkpoint, AReaderNeverMixesTwoSaves) {
   CheckpointReader reader(save(directory.path(), 1, sample_tensors(0), 2));
   save(directory.path(), 1, sample_tensors(50), 2);
   float out[13];
-  EXPECT_ERROR(reader.read("model/h.0.bias", 2, 3, out), Corrupt, "changed while the checkpoint was open");
+  EXPECT_ERROR(reader.read("model/h.0.bias", BoxRange::flat({{13}}, 2, 3), out), Corrupt,
+               "changed while the checkpoint was open");
 }
 
 TEST(Checkpoint, WrongPiecesAreNamed) {
@@ -219,22 +232,25 @@ TEST(Checkpoint, WrongPiecesAreNamed) {
   fs::path temporary = CheckpointWriter::begin(directory.path(), 1);
   float data[6] = {};
   auto write = [&](std::vector<TensorPiece> pieces) { CheckpointWriter::write_shard(temporary, 0, pieces); };
-  EXPECT_ERROR(write({{"t", Dtype::f32, {2, 3}, 4, 3, data}}), Usage, "\"t@4\"");
-  EXPECT_ERROR(write({{"t", Dtype::f32, {2, 3}, -1, 3, data}}), Usage, "outside");
-  EXPECT_ERROR(write({{"t", Dtype::f32, {2, 3}, 0, 6, nullptr}}), Usage, "no data");
-  EXPECT_ERROR(write({{"t", Dtype::f32, {2, -3}, 0, 0, data}}), Usage, "shape");
-  EXPECT_ERROR(write({{"t", Dtype::f64, {int64_t{1} << 60}, 0, 0, data}}), Usage, "shape");
-  EXPECT_ERROR(write({{"", Dtype::f32, {6}, 0, 6, data}}), Usage, "name");
-  EXPECT_ERROR(write({{"\xff", Dtype::f32, {6}, 0, 6, data}}), Usage, "UTF-8");
-  EXPECT_ERROR(write({{"t", Dtype::f32, {6}, 0, 2, data}, {"t", Dtype::f32, {6}, 0, 2, data}}), Usage,
-               "twice");
-  EXPECT_ERROR(write({{"t", Dtype::f32, {6}, 0, 2, data}, {"t", Dtype::f32, {3, 2}, 2, 2, data}}), Usage,
-               "disagree");
+  EXPECT_ERROR(write({flat_piece("t", Dtype::f32, {2, 3}, 4, 3, data)}), Usage, "\"t[0:2,0:3]@4\"");
+  EXPECT_ERROR(write({flat_piece("t", Dtype::f32, {2, 3}, -1, 3, data)}), Usage, "outside");
+  EXPECT_ERROR(write({flat_piece("t", Dtype::f32, {2, 3}, 0, 6, nullptr)}), Usage, "no data");
+  EXPECT_ERROR(write({flat_piece("t", Dtype::f32, {2, -3}, 0, 0, data)}), Usage, "shape");
+  EXPECT_ERROR(write({flat_piece("t", Dtype::f64, {int64_t{1} << 60}, 0, 0, data)}), Usage, "shape");
+  EXPECT_ERROR(write({flat_piece("", Dtype::f32, {6}, 0, 6, data)}), Usage, "name");
+  EXPECT_ERROR(write({flat_piece("\xff", Dtype::f32, {6}, 0, 6, data)}), Usage, "UTF-8");
+  EXPECT_ERROR(
+      write({flat_piece("t", Dtype::f32, {6}, 0, 2, data), flat_piece("t", Dtype::f32, {6}, 0, 2, data)}),
+      Usage, "twice");
+  EXPECT_ERROR(
+      write({flat_piece("t", Dtype::f32, {6}, 0, 2, data), flat_piece("t", Dtype::f32, {3, 2}, 2, 2, data)}),
+      Usage, "disagree");
   EXPECT_ERROR(CheckpointWriter::write_shard(temporary, -1, {}), Usage, "rank -1");
   EXPECT_ERROR(CheckpointWriter::begin(directory.path(), -1), Usage, "step -1");
   EXPECT_TRUE(names_in(temporary).empty());
-  write({{"t", Dtype::f32, {2, 3}, 0, 6, data}});
-  EXPECT_ERROR(write({{"t", Dtype::f32, {2, 3}, 0, 6, data}}), Io, "rank-00000.safetensors: cannot create");
+  write({flat_piece("t", Dtype::f32, {2, 3}, 0, 6, data)});
+  EXPECT_ERROR(write({flat_piece("t", Dtype::f32, {2, 3}, 0, 6, data)}), Io,
+               "rank-00000.safetensors: cannot create");
   EXPECT_EQ(names_in(temporary), Names{"rank-00000.safetensors"}) << "the other rank's file stays";
 }
 
@@ -248,13 +264,13 @@ TEST(Checkpoint, PiecesMustCoverEveryTensorOnce) {
     CheckpointWriter::publish(temporary, directory.path(), 1, manifests, "{}", 0);
   };
   auto piece = [&](int64_t begin, int64_t numel) {
-    return TensorPiece{"t", Dtype::f32, {6}, begin, numel, data};
+    return flat_piece("t", Dtype::f32, {6}, begin, numel, data);
   };
   EXPECT_ERROR(publish({piece(0, 3)}, {}), Internal, "\"t\": no piece holds element 3");
   EXPECT_ERROR(publish({piece(1, 3)}, {piece(4, 2)}), Internal, "no piece holds element 0");
   EXPECT_ERROR(publish({piece(0, 3)}, {piece(2, 4)}), Internal, "two pieces hold element 2");
   EXPECT_ERROR(publish({piece(0, 6)}, {piece(0, 6)}), Internal, "two pieces hold element 0");
-  EXPECT_ERROR(publish({piece(0, 3)}, {{"t", Dtype::bf16, {6}, 3, 3, data}}), Internal, "disagree");
+  EXPECT_ERROR(publish({piece(0, 3)}, {flat_piece("t", Dtype::bf16, {6}, 3, 3, data)}), Internal, "disagree");
   EXPECT_EQ(latest_checkpoint(directory.path()), "");
   publish({piece(3, 3)}, {piece(0, 3)});
   EXPECT_TRUE(same(read_all(latest_checkpoint(directory.path())),
@@ -275,7 +291,7 @@ TEST(Checkpoint, AShardThatWasCutShortIsNotPublished) {
   TemporaryDirectory directory;
   fs::path temporary = CheckpointWriter::begin(directory.path(), 1);
   float data[6] = {};
-  std::vector<TensorPiece> pieces{{"t", Dtype::f32, {6}, 0, 6, data}};
+  std::vector<TensorPiece> pieces{flat_piece("t", Dtype::f32, {6}, 0, 6, data)};
   std::vector<ShardManifest> manifests{CheckpointWriter::write_shard(temporary, 0, pieces)};
   fs::resize_file(temporary / manifests[0].file, 20);
   EXPECT_ERROR(CheckpointWriter::publish(temporary, directory.path(), 1, manifests, "{}", 0), Io, "20 bytes");

@@ -1,1 +1,1 @@
-zero_test(compute TORCH USES compute FILES compute_threads copy cpu_allocator lent_pages)
+zero_test(compute TORCH APART "Zeros.*:FreedMemory.*:LentPages.*" USES compute FILES compute_threads copy cpu_allocator lent_pages)

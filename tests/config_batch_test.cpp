@@ -113,6 +113,15 @@ TEST(ConfigBatch, RanksAreChecked) {
             "many ranks "
             "or remove the key");
   EXPECT_EQ(resolve_error("{" + batch + ", \"parallel\": {\"ranks\": 4}}", 4), "");
+  EXPECT_EQ(resolve_error("{" + batch + ", \"parallel\": {\"tensor\": 1, \"pipeline\": 1}}", 4), "");
+  EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"tensor\": 2}}", 4),
+            "unsupported error: f:3: parallel.tensor: expected 1, got 2: there is no tensor parallelism yet; "
+            "set it to 1 "
+            "or remove the key");
+  EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"pipeline\": 4}}", 4),
+            "unsupported error: f:3: parallel.pipeline: expected 1, got 4: there is no pipeline parallelism "
+            "yet; set it "
+            "to 1 or remove the key");
   EXPECT_EQ(
       resolve_error("{" + batch + ",\n\"zero_optimization\": {\"stage\": 3,\n\"mics_shard_size\": 2}}", 3),
       "config error: f:3: parallel.shard_group: expected a divisor of the 3 ranks, got 2");
@@ -136,14 +145,12 @@ TEST(ConfigResolve, FillsInWhatFollows) {
   EXPECT_EQ(c.data.sequence_length, 64);
   EXPECT_EQ(c.scheduler.total_num_steps, 77);
   EXPECT_EQ(c.scheduler.warmup_max_lr, 0.001);
-  EXPECT_EQ(c.zero.overlap_comm, true);
   EXPECT_EQ(c.precision.param_dtype, Dtype::f32);
   EXPECT_EQ(c.precision.grad_accum_dtype, Dtype::f32);
   EXPECT_FALSE(c.precision.communication_dtype);
   EXPECT_EQ(c.precision.buffer_dtype, std::nullopt);
   EXPECT_EQ(c.residency.budget_bytes, -1);
   EXPECT_EQ(resolve(c, 2), c);
-  EXPECT_EQ(resolve(parse(R"({"train_batch_size": 8})"), 2).zero.overlap_comm, false);
 }
 
 TEST(ConfigResolve, ChecksConfigsMadeByHand) {
@@ -164,8 +171,9 @@ TEST(ConfigResolve, ChecksConfigsMadeByHand) {
             std::string::npos);
   EXPECT_NE(error([](Config& c) { c.model.heads = 7; }).find("model.heads: expected a divisor"),
             std::string::npos);
-  EXPECT_NE(error([](Config& c) { c.optimizer.lr = std::nan(""); }).find("optimizer.params.lr"),
-            std::string::npos);
+  EXPECT_NE(
+      error([](Config& c) { c.optimizer.rule = AdamW{.lr = std::nan("")}; }).find("optimizer.params.lr"),
+      std::string::npos);
   EXPECT_NE(error([](Config& c) { c.zero.stage = 4; }).find("zero_optimization.stage"), std::string::npos);
   EXPECT_NE(error([](Config& c) { c.frozen = {""}; }).find("frozen"), std::string::npos);
 }

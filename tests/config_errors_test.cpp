@@ -58,6 +58,16 @@ TEST(ConfigErrors, KeysInTheWrongSectionAreRecognised) {
             "\"optimizer.params.lr\"?");
 }
 
+TEST(ConfigErrors, WholeKeysAreCompared) {
+  EXPECT_EQ(
+      error_of("{\"logging\": {\"steps_per_print\": 1}}"),
+      "config error: f:1: logging.steps_per_print: expected a known key, got \"steps_per_print\"; it stands "
+      "outside of \"logging\"");
+  EXPECT_EQ(error_of("{\"optimizer\": {\"params\": {\"max_grad_norm\": 1}}}"),
+            "config error: f:1: optimizer.params.max_grad_norm: expected a known key, got \"max_grad_norm\"; "
+            "docs/configuration.md has all keys");
+}
+
 TEST(ConfigErrors, ParametersOfAnotherTypeAreUnknown) {
   EXPECT_EQ(
       error_of("{\"optimizer\": {\"type\": \"SGD\", \"params\": {\"momentun\": 0.9}}}"),
@@ -145,7 +155,8 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"elasticity": {"enabled": true}})",
       R"({"autotuning": {"enabled": true, "whatever": 1}})",
       R"({"compression_training": {"weight_quantization": {}}})",
-      R"({"optimizer": {"type": "Lamb"}})",
+      R"({"optimizer": {"type": "OneBitLamb"}})",
+      R"({"optimizer": {"params": {"amsgrad": true}}})",
       R"({"optimizer": {"type": "OneBitAdam"}})",
       R"({"wandb": {"enabled": true}})",
       R"({"comms_logger": {"verbose": true}})",
@@ -181,6 +192,8 @@ TEST(ConfigErrors, Contradictions) {
           R"({"optimizer": {"type": "SGD", "params": {"nesterov": true, "momentum": 0.9, "dampening": 0.1}}})"),
       "");
   EXPECT_EQ(error_of(R"({"optimizer": {"type": "SGD", "params": {"nesterov": true, "momentum": 0.9}}})"), "");
+  EXPECT_EQ(error_of(R"({"optimizer": {"type": "LAMB", "params": {"max_coeff": 0.001}}})"),
+            "config error: f:1: optimizer.params.min_coeff: expected at most max_coeff, got above max_coeff");
   EXPECT_NE(error_of(R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}}})"), "");
   EXPECT_NE(
       error_of(R"({"scheduler": {"type": "Cosine", "params": {"warmup_steps": 20, "total_steps": 10}}})"),

@@ -63,24 +63,25 @@ void random_precision_and_zero(Dice& d, Config& c) {
 }
 
 void random_optimizer(Dice& d, Config& c) {
-  using Type = OptimizerConfig::Type;
-  OptimizerConfig& o = c.optimizer;
-  o.type = d.one_of({Type::Adam, Type::AdamW, Type::Sgd, Type::Lion});
-  o.lr = d.small();
-  o.weight_decay = d.small();
-  const bool adam = o.type == Type::Adam || o.type == Type::AdamW;
-  if (o.type != Type::Sgd) o.betas = {d.unit(), d.unit()};
-  if (adam) {
-    o.eps = d.small();
-    o.bias_correction = d.flip();
-    o.amsgrad = d.flip();
-    o.adam_w_mode = o.type == Type::AdamW || d.flip();
+  std::vector<OptimizerRule> rules;
+  for_each_rule([&](const OptimizerRule& rule) { rules.push_back(rule); });
+  OptimizerRule& rule = c.optimizer.rule;
+  rule = rules[static_cast<size_t>(d.from(0, static_cast<int64_t>(rules.size()) - 1))];
+  for (const Hyperparameter& one : hyperparameters_of(rule)) {
+    const auto number = [&] {
+      return one.range == NumberRange::NonNegative ? d.small() : 1e-9 + d.unit() / 2;
+    };
+    if (one.kind == Hyperparameter::Kind::Switch)
+      set_flag(rule, one, d.flip());
+    else
+      set_numbers(rule, one, {number(), number()});
   }
-  if (o.type == Type::Sgd) {
-    o.momentum = d.unit();
-    o.nesterov = d.flip() && o.momentum > 0;
-    o.dampening = o.nesterov ? 0 : d.unit();
+  if (std::holds_alternative<Adam>(rule)) c.optimizer.adam_w_mode = d.flip();
+  if (auto* sgd = std::get_if<SGD>(&rule)) {
+    sgd->nesterov = sgd->nesterov && sgd->momentum > 0;
+    if (sgd->nesterov) sgd->dampening = 0;
   }
+  if (auto* lamb = std::get_if<LAMB>(&rule)) lamb->min_coeff = lamb->max_coeff * d.unit();
 }
 
 void random_scheduler(Dice& d, Config& c) {
@@ -102,7 +103,7 @@ void random_scheduler(Dice& d, Config& c) {
   }
   if (warms) {
     s.warmup_max_lr = d.maybe([&] { return 1e-9 + d.unit(); });
-    s.warmup_min_lr = d.unit() * std::min(s.warmup_max_lr.value_or(1e-3), c.optimizer.lr);
+    s.warmup_min_lr = d.unit() * std::min(s.warmup_max_lr.value_or(1e-3), rule_lr(c.optimizer.rule));
   }
   if (cosine || s.type == Type::WarmupDecayLr) s.total_num_steps = d.one_of<int64_t>({0, 10, 5000});
   if (cosine) {
@@ -163,6 +164,7 @@ void random_training(Dice& d, Config& c) {
     c.lora.from = d.flip() ? d.text() : "";
     return;
   }
+  c.cpu_operators = d.flip();
   for (int64_t n = d.from(0, 3); n > 0; n--) c.frozen.push_back(d.text());
   for (int64_t n = d.from(0, 2); n > 0; n--) c.trainable.push_back(d.text());
 }

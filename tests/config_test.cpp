@@ -23,8 +23,7 @@ TEST(Config, AnEmptyObjectIsAllDefaults) {
   EXPECT_EQ(parse("{}"), Config{});
   EXPECT_EQ(parse("\xEF\xBB\xBF{}"), Config{});  // with a byte order mark
   EXPECT_EQ(Config{}.gradient_clipping, 1.0);
-  EXPECT_EQ(Config{}.optimizer.lr, 1e-3);
-  EXPECT_EQ(Config{}.optimizer.betas[1], 0.999);
+  EXPECT_EQ(Config{}.optimizer.rule, OptimizerRule(AdamW{.lr = 1e-3, .beta2 = 0.999, .weight_decay = 0}));
 }
 
 TEST(Config, CommentsAndTrailingCommas) {
@@ -84,26 +83,51 @@ TEST(Config, AutoKeepsTheDefaultInDeepSpeedsOwnSections) {
 }
 
 TEST(Config, OptimizersAreNamedInAnyCase) {
-  using Type = OptimizerConfig::Type;
-  EXPECT_EQ(parse(R"({"optimizer": {"type": "adamw"}})").optimizer.type, Type::AdamW);
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "adamw"}})").optimizer.rule,
+            OptimizerRule(AdamW{.weight_decay = 0}));
   const Config adam =
-      parse(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false, "amsgrad": true,
+      parse(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false, "amsgrad": false,
                                 "bias_correction": false, "eps": 1e-6, "lr": 2, "betas": [0, 0.5],
                                 "weight_decay": 0.25}}})");
-  EXPECT_EQ(adam.optimizer.type, Type::Adam);
+  const Adam expected{
+      .lr = 2, .beta1 = 0, .beta2 = 0.5, .eps = 1e-6, .weight_decay = 0.25, .bias_correction = false};
+  EXPECT_EQ(adam.optimizer.rule, OptimizerRule(expected));
   EXPECT_FALSE(adam.optimizer.adam_w_mode);
-  EXPECT_TRUE(adam.optimizer.amsgrad);
-  EXPECT_FALSE(adam.optimizer.bias_correction);
-  EXPECT_EQ(adam.optimizer.eps, 1e-6);
-  EXPECT_EQ(adam.optimizer.lr, 2);
-  EXPECT_EQ(adam.optimizer.betas, (std::array<double, 2>{0, 0.5}));
-  EXPECT_EQ(adam.optimizer.weight_decay, 0.25);
   const Config sgd =
       parse(R"({"optimizer": {"params": {"momentum": 0.9, "nesterov": true}, "type": "SGD"}})");
-  EXPECT_EQ(sgd.optimizer.type, Type::Sgd);
-  EXPECT_EQ(sgd.optimizer.momentum, 0.9);
-  EXPECT_EQ(parse(R"({"optimizer": {"type": "Lion", "params": {"betas": [0.9, 0.99]}}})").optimizer.betas[1],
+  EXPECT_EQ(sgd.optimizer.rule, OptimizerRule(SGD{.momentum = 0.9, .nesterov = true}));
+  EXPECT_EQ(std::get<Lion>(
+                parse(R"({"optimizer": {"type": "Lion", "params": {"betas": [0.9, 0.99]}}})").optimizer.rule)
+                .beta2,
             0.99);
+  const auto lamb = std::get<LAMB>(
+      parse(R"({"optimizer": {"type": "Lamb", "params": {"lr": 0.5, "max_coeff": 4}}})").optimizer.rule);
+  EXPECT_EQ(lamb, (LAMB{.lr = 0.5, .eps = 1e-8, .weight_decay = 0, .max_coeff = 4, .min_coeff = 0.01}));
+}
+
+// Whatever rules there will be: every key of every row is read, printed and described.
+TEST(Config, EveryRuleIsReadAndPrintedAsItsRowSays) {
+  for_each_rule([](const OptimizerRule& defaults) {
+    OptimizerRule rule = defaults;
+    for (const Hyperparameter& one : hyperparameters_of(rule)) {
+      if (one.kind == Hyperparameter::Kind::Switch)
+        set_flag(rule, one, !flag_of(rule, one));
+      else
+        set_numbers(rule, one, {0.5, 0.25});
+    }
+    if (auto* sgd = std::get_if<SGD>(&rule)) sgd->dampening = 0;
+    Config config;
+    config.optimizer.rule = rule;
+    EXPECT_EQ(parse(to_json(config)), config) << rule_name(rule);
+    for (const Hyperparameter& one : hyperparameters_of(rule)) {
+      const std::string path = "optimizer.params." + std::string(one.key);
+      const auto keys = config_keys();
+      const auto described =
+          std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& key) { return key.path == path; });
+      ASSERT_NE(described, keys.end()) << path;
+      EXPECT_NE(described->default_value, "null") << path;
+    }
+  });
 }
 
 TEST(Config, SchedulersCarryTheirParameters) {

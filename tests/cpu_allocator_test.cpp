@@ -3,9 +3,15 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <string>
+#include <thread>
 
 #include "compute/zeros.h"
 
@@ -83,4 +89,87 @@ TEST(Zeros, AreOrdinaryWithoutTheAllocator) {
   EXPECT_EQ(zeros.scalar_type(), at::kBFloat16);
   EXPECT_EQ(zeros.ne(0).sum().item<int64_t>(), 0);
 }
+// Pages that are locked in memory stay, with what tensors wrote.
+TEST(FreedMemory, ThatTheKernelDoesNotTakeIsNotTakenForZeros) {
+  zero::use_training_allocator();
+  zero::release_free_memory();
+  constexpr int64_t kBytes = int64_t{6} << 20;
+  at::Tensor ones = at::ones({kBytes / 4});
+  void* const data = ones.data_ptr();
+  if (mlock(data, kBytes) != 0) GTEST_SKIP() << "no memory may be locked";
+  ones.reset();
+  zero::release_free_memory();
+  const at::Tensor zeros = zero::detail::zeros(kBytes / 4, at::kFloat);
+  EXPECT_EQ(zeros.data_ptr(), data) << "nothing was used again";
+  EXPECT_EQ(zeros.ne(0).sum().item<int64_t>(), 0);
+  munlock(data, kBytes);
+}
+
+size_t status_bytes(const std::string& key) {
+  std::ifstream in("/proc/self/status");
+  for (std::string word; in >> word;)
+    if (word == key) {
+      size_t kib = 0;
+      in >> kib;
+      return kib << 10;
+    }
+  return 0;
+}
+
+// In a process of its own: trains nothing, but fills tensors under a limit, of both kinds of memory.
+void fill_under(int limit, size_t more_bytes, const std::string& used) {
+  const rlimit limits{status_bytes(used) + more_bytes, RLIM_INFINITY};
+  if (setrlimit(static_cast<__rlimit_resource>(limit), &limits) != 0) _exit(2);
+  try {
+    zero::use_training_allocator();
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < 8; ++i) tensors.push_back(at::full({4 << 20}, i));
+    for (int i = 0; i < 8; ++i)
+      if (!tensors[static_cast<size_t>(i)].eq(i).all().item<bool>()) _exit(3);
+    tensors.clear();
+    if (zero::detail::zeros(4 << 20, at::kFloat).ne(0).any().item<bool>()) _exit(4);
+  } catch (const std::exception& error) {
+    std::fputs(error.what(), stderr);
+    _exit(1);
+  }
+  _exit(0);
+}
+
+// `ulimit -v`: with little left, no range is worth having.
+TEST(TrainingAllocator, WorksUnderALimitOnAddresses) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const size_t more : {size_t{400} << 20, size_t{2} << 30, size_t{40} << 30})
+    EXPECT_EXIT(fill_under(RLIMIT_AS, more, "VmSize:"), ::testing::ExitedWithCode(0), "") << more;
+}
+
+// Where the kernel promises no more than it has (vm.overcommit_memory=2), what may be written counts; so it
+// does under this limit.
+TEST(TrainingAllocator, CountsOnlyWhatItOpens) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(fill_under(RLIMIT_DATA, size_t{400} << 20, "VmData:"), ::testing::ExitedWithCode(0), "");
+}
+
+// The map of the range is locked by other threads, whenever a process forks.
+TEST(TrainingAllocator, SurvivesAForkBesideOtherThreads) {
+  zero::use_training_allocator();
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) static_cast<void>(at::empty({1 << 16}));
+  });
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(5);
+      static_cast<void>(at::empty({1 << 16}));
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "child " << i;
+    if (status != 0) break;
+  }
+  done = true;
+  other.join();
+}
+
 }  // namespace

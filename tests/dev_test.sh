@@ -43,7 +43,7 @@ verbs() {
   fresh
   check "./dev alone succeeds" dev
   local verb
-  for verb in build test demo zero install bench peers fuzz fmt lint clean; do check "./dev lists $verb" said "^  $verb "; done
+  for verb in build test soak demo zero install bench peers fuzz fmt lint clean; do check "./dev lists $verb" said "^  $verb "; done
   dev frobnicate
   check "an unknown verb is refused" [ $? = 1 ]
   check "and named" said "unknown verb 'frobnicate'"
@@ -143,6 +143,11 @@ closing_line() {
   counts '100% tests passed, 0 tests failed out of 12' '12 passed, 0 failed'
   counts '92% tests passed, 1 tests failed out of 12' '11 passed, 1 failed'
   counts 'No tests were found!!!' '0 passed, 1 failed'
+  mkdir -p results
+  echo '<testsuites tests="30" failures="0" disabled="0" errors="0" time="1">' >results/a.xml
+  printf '%s\n' '<testsuites tests="5" failures="2" disabled="0" errors="0" time="1">' '<testcase result="skipped"' >results/b.xml
+  echo '90% tests passed, 1 tests failed out of 10' >log
+  check "programs count as their tests" use '[ "$(close_tests log results)" = "40 passed, 2 failed, 1 skipped" ]'
   check "no log is a failure" use '[ "$(close_tests none)" = "0 passed, 1 failed" ]'
   use 'need_packages() { die "no packages"; }; do_test'
   check "a failed set-up fails ./dev test" [ $? = 1 ]

@@ -34,16 +34,49 @@ TEST(Explain, NamesWhoHasNotArrived) {
             "(#11)");
 }
 
-TEST(Explain, NamesTheDead) {
+TEST(Explain, TellsTheDeadFromTheSilent) {
+  const auto says = [](const Incident& incident, const Observation& seen, const std::string& words) {
+    const std::string text = explain(incident, seen);
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
   Observation seen;
   seen.ranks[1] = {true, true, beat_at({{12, "all_gather", "h.3", 64}})};
-  seen.ranks[2] = {true, false, beat_at({{12, "all_gather", "h.3", 64}})};
-  EXPECT_NE(explain(incident(), seen).find("rank 2 is gone (last seen at all_gather h.3 (#12))"),
-            std::string::npos);
-  seen.ranks[2] = {};
-  EXPECT_NE(explain(incident(), seen).find("rank 2 is gone (it was never heard of)"), std::string::npos);
+  Sighting& second = seen.ranks[2] = {true, false, beat_at({{12, "all_gather", "h.3", 64}})};
+  says(incident(), seen, "rank 2 does not answer (last seen at all_gather h.3 (#12))");
+  second.process = ProcessState::Runs;
+  says(incident(), seen, "rank 2 does not answer (last seen at all_gather h.3 (#12))");
+  second.process = ProcessState::Stopped;
+  says(incident(), seen,
+       "rank 2 does not answer, its process is stopped (last seen at all_gather h.3 (#12))");
+  second.process = ProcessState::Ended;
+  says(incident(), seen, "rank 2 is gone (last seen at all_gather h.3 (#12))");
+  second.alive = true;  // its last heartbeat was read after it had been looked for
+  says(incident(), seen, "rank 2 is gone (last seen at all_gather h.3 (#12))");
+  // On another host the connection tells.
+  second.alive = false;
+  second.process = ProcessState::Unknown;
+  Incident broken = incident();
+  broken.timed_out = false;
+  says(broken, seen, "rank 2 is gone (last seen at all_gather h.3 (#12))");
+  second = {};
+  says(incident(), seen, "rank 2 does not answer (it was never heard of)");
+}
+
+TEST(Explain, TellsWhatBecameOfTheStore) {
+  Observation seen;
   seen.store_answers = false;
-  EXPECT_NE(explain(incident(), seen).find("rank 0 is gone"), std::string::npos);
+  seen.ranks[1] = seen.ranks[2] = {};
+  const std::string silent = "; the store on rank 0 does not answer: rank 0 ";
+  EXPECT_EQ(explain(incident(), seen), headline(incident()) + silent + "does not answer");
+  seen.store_broke = true;
+  EXPECT_EQ(explain(incident(), seen), headline(incident()) + silent + "is gone");
+  seen.store_process = ProcessState::Stopped;
+  EXPECT_EQ(explain(incident(), seen),
+            headline(incident()) + silent + "does not answer, its process is stopped");
+  seen.store_process = ProcessState::Ended;
+  seen.ranks[2].process = ProcessState::Ended;
+  EXPECT_EQ(explain(incident(), seen),
+            headline(incident()) + silent + "is gone; rank 2 is gone (it was never heard of)");
 }
 
 TEST(Explain, NamesDivergence) {
@@ -73,7 +106,7 @@ TEST(Explain, TrustsWhatWasCompletedMoreThanAnOldHeartbeat) {
   late.completed = {11, "reduce_scatter", "h.2", 64};
   Observation seen;
   seen.ranks[2] = {true, false, beat_at({{3, "all_gather", "h.0", 64}})};
-  EXPECT_NE(explain(late, seen).find("rank 2 is gone (last seen at reduce_scatter h.2 (#11))"),
+  EXPECT_NE(explain(late, seen).find("rank 2 does not answer (last seen at reduce_scatter h.2 (#11))"),
             std::string::npos);
 }
 

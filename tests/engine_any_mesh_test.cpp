@@ -17,7 +17,7 @@ namespace {
 using namespace zero::testing;
 namespace fs = std::filesystem;
 
-constexpr int kBefore = 3, kAfter = 10, kRows = 12;
+constexpr int kBefore = 3, kAfter = 3, kRows = 12;
 
 struct Way {
   int stage, ranks, group = 0;  // group: ranks of a hybrid's shards
@@ -71,10 +71,7 @@ bool has_same_bits(const Way& from, const Way& to) {
   return from.ranks == to.ranks && from.group == to.group;
 }
 
-class EngineAnyMesh : public ::testing::TestWithParam<int> {};
-
-TEST_P(EngineAnyMesh, GoesOnAsIfUninterrupted) {
-  const int ranks = GetParam();
+TEST(EngineAnyMesh, GoesOnAsIfUninterrupted) {
   const TemporaryDirectory folder;
   std::vector<Way> ways;
   for (int ranks = 1; ranks <= 4; ++ranks)
@@ -84,11 +81,10 @@ TEST_P(EngineAnyMesh, GoesOnAsIfUninterrupted) {
   std::vector<std::vector<double>> expected;
   for (const Way& way : ways) expected.push_back(uninterrupted(folder.path(), way));
 
-  // Every way to save with every way to load on so many ranks.
+  // Every way to save with every way to load.
   int changes = 0;
   for (const Way& to : ways) {
-    if (to.ranks != ranks) continue;
-    run_ranks(ranks, [&](const zero::Mesh& mesh) {
+    run_ranks(to.ranks, [&](const zero::Mesh& mesh) {
       for (size_t i = 0; i < ways.size(); ++i) {
         const Way& from = ways[i];
         SmallNet model = zero::lazily([] { return SmallNet(13, 6, 2); });
@@ -107,8 +103,6 @@ TEST_P(EngineAnyMesh, GoesOnAsIfUninterrupted) {
   for (size_t i = 0; i < ways.size(); ++i) changes += expected[i][0] != expected[i][kAfter - 1];
   EXPECT_EQ(changes, static_cast<int>(ways.size())) << "nothing was trained";
 }
-
-INSTANTIATE_TEST_SUITE_P(Ranks, EngineAnyMesh, ::testing::Range(1, 5));
 
 struct Wide : torch::nn::Module {
   torch::nn::Linear up{torch::nn::LinearOptions(1024, 2048).bias(false)},

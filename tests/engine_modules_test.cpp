@@ -312,6 +312,7 @@ TEST(Modules, ReplicasTakeTheFirstOnesBits) {
       options.shard_group_ranks = way.group;
       options.split_master = way.split;
       zero::Engine engine(*model, zero::Adam{.lr = 1e-2}, options, mesh);
+      const zero::GatherScope scope(engine);  // bf16 values may be read in one only
       size_t i = 0;
       for (const auto& item : model->named_parameters()) {
         const double most = way.split && way.dtype == at::kBFloat16 ? 1e-7 : 0;  // as Remainder says
@@ -465,6 +466,30 @@ TEST(Engine, MisuseIsAClearError) {
     EXPECT_NE(error_of([&] { engine.full_parameter("embeding.weight"); }).find("embedding.weight"),
               std::string::npos);
     EXPECT_FALSE(engine.step().stepped);
+  });
+}
+
+// Without loss scaling small gradients would be lost. What does not train may be fp16, and so may the wire.
+TEST(Engine, TrainingInFp16IsRefused) {
+  run_ranks(1, [](const zero::Mesh& mesh) {
+    const auto refused = [&](nn::Linear& module, const zero::EngineOptions& options) {
+      const std::string error = error_of([&] { zero::Engine(*module, zero::AdamW{}, options, mesh); });
+      EXPECT_EQ(error.find("unsupported error: "), 0U) << error;
+      return error.find("weight") != std::string::npos && error.find("bf16") != std::string::npos;
+    };
+    nn::Linear whole(3, 3), half(3, 3), frozen(3, 3);
+    EXPECT_TRUE(refused(whole, {.dtype = torch::kHalf}));
+    half->to(torch::kHalf);
+    EXPECT_TRUE(refused(half, {}));
+    for (Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+    zero::Engine reads(*frozen, zero::AdamW{}, {.dtype = torch::kHalf}, mesh);
+    EXPECT_EQ(frozen->weight.scalar_type(), torch::kHalf);
+    zero::EngineOptions wire;
+    wire.dtype = torch::kBFloat16;  // fp16 of its own is computed in bf16
+    wire.communication_dtype = torch::kHalf;
+    zero::Engine trains(*half, zero::AdamW{}, wire, mesh);
+    trains.backward(trains.forward([&] { return half(torch::ones({1, 3}, torch::kBFloat16)).sum(); }));
+    EXPECT_TRUE(trains.step().stepped);
   });
 }
 

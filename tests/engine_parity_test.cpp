@@ -124,14 +124,16 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
   // Losses in bf16 turn a last-bit difference of a sum into a different rounding of a weight.
   const double tolerance = dtype == torch::kFloat ? 1e-5 : 2e-3;
   run_ranks(ranks, [=](const zero::Mesh& mesh) {
-    const Outcome reference = plain_run(dtype, ranks * accumulation);
+    // Whole values are the same on every rank, so one of them compares.
+    const Outcome reference = mesh.rank() == 0 ? plain_run(dtype, ranks * accumulation) : Outcome{};
     std::vector<Outcome> stages;
     for (int stage = 0; stage <= 3; ++stage) {
       zero::EngineOptions options{.stage = stage, .dtype = dtype, .accumulation_steps = accumulation};
       options.reduce_bucket_numel = 500;
       options.group_numel = 200;
       stages.push_back(engine_run(mesh, options));
-      expect_near(stages.back(), reference, tolerance, "stage " + std::to_string(stage));
+      if (mesh.rank() == 0)
+        expect_near(stages.back(), reference, tolerance, "stage " + std::to_string(stage));
 
       const Outcome plain = engine_run(
           mesh,
@@ -165,9 +167,13 @@ TEST_P(Parity, EveryStageEqualsOneProcess) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Matrix, Parity,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values(1, 3),
-                                            ::testing::Values(torch::kFloat, torch::kBFloat16)),
+// Every pair of two of the three: none of them acts through the other two alone.
+using Case = std::tuple<int, int, at::ScalarType>;
+INSTANTIATE_TEST_SUITE_P(Pairs, Parity,
+                         ::testing::Values(Case{1, 1, torch::kFloat}, Case{1, 3, torch::kBFloat16},
+                                           Case{2, 1, torch::kBFloat16}, Case{2, 3, torch::kFloat},
+                                           Case{3, 1, torch::kFloat}, Case{3, 3, torch::kBFloat16},
+                                           Case{4, 1, torch::kBFloat16}, Case{4, 3, torch::kFloat}),
                          [](const auto& info) {
                            return "Ranks" + std::to_string(std::get<0>(info.param)) + "Accumulation" +
                                   std::to_string(std::get<1>(info.param)) +

@@ -6,9 +6,11 @@
 #include <torch/utils.h>
 
 #include <csignal>
+#include <deque>
 #include <random>
 #include <thread>
 
+#include "plan/residency_policy.h"
 #include "support/ranks.h"
 #include "support/small_net.h"
 #include "zero/engine.h"
@@ -108,9 +110,187 @@ TEST(Traffic, ScheduleIsForwardThenBackward) {
     train_chain(engine, net, 1, 1);
     EXPECT_EQ(engine.schedule(), (std::vector<std::string>{"0", "1", "2", "3", "4", "3", "2", "1", "0"}));
     engine.backward(engine.forward([&] { return net->forward(torch::ones({2, 12})).sum(); }));
+    EXPECT_EQ(engine.schedule().size(), 9U) << "the pass is open until the step";
+    engine.step();
     // An input that wants no gradient: the first layer's weight is not needed for backward, and not gathered.
     EXPECT_EQ(engine.schedule(), (std::vector<std::string>{"0", "1", "2", "3", "4", "3", "2", "1"}));
   });
+}
+
+// One step over the chain in an order of micro-batches such as "FFBFBB"; backwards come in the forwards'
+// order (B), or the youngest first (R). Evaluates before every backward where `evaluates`.
+void step_in_order(zero::Engine& engine, nn::Sequential& net, int64_t step, std::string_view order,
+                   bool evaluates = false) {
+  std::deque<Tensor> losses;
+  int64_t micro_batch = 0;
+  for (const char phase : order) {
+    if (phase == 'F') {
+      const Tensor x = torch::full({2, 12}, 0.1 * static_cast<double>(1 + step + 7 * micro_batch++));
+      losses.push_back(engine.forward([&] { return net->forward(x.requires_grad_()).square().mean(); }));
+      continue;
+    }
+    if (evaluates) {
+      const torch::NoGradGuard no_grad;
+      engine.forward([&] { return net->forward(torch::ones({1, 12})); });
+    }
+    engine.backward(phase == 'B' ? losses.front() : losses.back());
+    phase == 'B' ? losses.pop_front() : losses.pop_back();
+  }
+  ASSERT_TRUE(engine.step().stepped);
+}
+
+// Fewest all-gathers of a step in that order, by the policy alone.
+int64_t gathers_by_policy(const zero::Plan& plan, std::string_view order) {
+  zero::ResidencyOptions options{
+      .unit_bytes = {}, .budget_bytes = plan.budget_bytes, .prefetch_bytes = plan.prefetch_bytes};
+  for (const zero::UnitLayout& unit : plan.units) options.unit_bytes.push_back(unit.slab_bytes());
+  zero::ResidencyPolicy policy(options);
+  int64_t fetches = 0;
+  const auto count = [&](const zero::ResidencyPolicy::Actions& actions) {
+    fetches += std::ssize(actions.fetch);
+  };
+  const int units = static_cast<int>(plan.units.size());
+  for (int pass = 0; pass < 2; ++pass) {
+    fetches = 0;
+    count(policy.begin_pass(zero::ResidencyPolicy::Pass::Train));
+    for (const char phase : order) {
+      for (int i = 0; i < units; ++i) {
+        const int unit = phase == 'F' ? i : units - 1 - i;
+        count(policy.touch({&unit, 1}));
+      }
+      count(policy.trim());
+    }
+    count(policy.end_pass());
+    policy.forget_values();
+  }
+  return fetches;
+}
+
+TEST(Passes, AnyOrderOfMicroBatchesSettles) {
+  run_ranks(2, [](const zero::Mesh& mesh) {
+    for (const int64_t budget_units : {0, 2, 3, 100}) {
+      std::vector<Tensor> expected;
+      for (const std::string_view order : {"FBFBFBFB", "FFBFBFBB", "FFFFBBBB", "FFFBRFBR"}) {
+        torch::manual_seed(3);
+        auto net = chain();
+        zero::EngineOptions options{.stage = 3, .accumulation_steps = 4};
+        options.share_parameters = false;
+        options.budget_bytes = budget_units * 1200;
+        zero::Engine engine(*net, zero::AdamW{.lr = 1e-2}, options, mesh);
+        const std::string what = std::string(order) + " in " + std::to_string(budget_units) + " units";
+        step_in_order(engine, net, 0, order);
+        for (int64_t step = 1; step < 4; ++step) {
+          const zero::EngineStats before = engine.stats();
+          step_in_order(engine, net, step, order, /*evaluates=*/false);
+          const zero::EngineStats after = engine.stats();
+          EXPECT_EQ(after.recorded_schedules, 1) << what;
+          EXPECT_EQ(after.all_gathers - before.all_gathers, gathers_by_policy(engine.plan(), order)) << what;
+          if (budget_units == 0) {
+            EXPECT_EQ(after.all_gathers - before.all_gathers, 2 * 4 * 5) << what;
+          }
+          if (budget_units == 100) {
+            EXPECT_EQ(after.all_gathers - before.all_gathers, 5) << what;
+          }
+          const int64_t awaited = after.awaited_all_gathers - before.awaited_all_gathers;
+          if (budget_units == 3) {
+            EXPECT_LT(awaited, after.all_gathers - before.all_gathers) << what;
+          }
+          if (budget_units == 100) {
+            EXPECT_EQ(awaited, 0) << what << ": all are fetched ahead";
+          }
+        }
+        EXPECT_LE(engine.stats().peak_resident_bytes, engine.plan().rank.gather_window_bytes) << what;
+        size_t i = 0;
+        for (const std::string& name : engine.parameter_names()) {
+          const Tensor value = engine.full_parameter(name);
+          if (order.starts_with("FBF")) expected.push_back(value);
+          // The same order of backwards is the same order of additions.
+          if (order.find('R') == std::string_view::npos)
+            EXPECT_TRUE(torch::equal(value, expected[i])) << what << " " << name;
+          else
+            EXPECT_TRUE(torch::allclose(value, expected[i], 1e-4, 1e-6)) << what << " " << name;
+          ++i;
+        }
+      }
+    }
+  });
+}
+
+TEST(Passes, FrozenUnitsStayOverSteps) {
+  run_ranks(2, [](const zero::Mesh& mesh) {
+    for (const int64_t budget_units : {0, 1, 2, 3, 4, 100}) {
+      auto net = chain();
+      for (const size_t frozen : {1, 2, 3})
+        for (auto& parameter : net->at<nn::LinearImpl>(frozen).parameters())
+          parameter.set_requires_grad(false);
+      zero::EngineOptions options{.stage = 3, .accumulation_steps = 2};
+      options.share_parameters = false;
+      options.budget_bytes = budget_units * 1200;
+      zero::Engine engine(*net, zero::AdamW{}, options, mesh);
+      train_chain(engine, net, 3, 2);
+      const zero::EngineStats before = engine.stats();
+      train_chain(engine, net, 1, 2);
+      EXPECT_EQ(engine.stats().all_gather_elements - before.all_gather_elements,
+                engine.plan().rank.all_gather_elements)
+          << budget_units;
+      if (budget_units == 100) {
+        EXPECT_EQ(engine.stats().all_gathers - before.all_gathers, 2);
+      }
+    }
+  });
+}
+
+TEST(Passes, EvaluationsInsideHaveTheirOwnSchedule) {
+  run_ranks(2, [](const zero::Mesh& mesh) {
+    std::vector<Tensor> results[2];
+    for (const bool evaluates : {false, true}) {
+      torch::manual_seed(3);
+      auto net = chain();
+      zero::EngineOptions options{.stage = 3, .accumulation_steps = 2};
+      options.share_parameters = false;
+      options.budget_bytes = 2400;
+      zero::Engine engine(*net, zero::AdamW{.lr = 1e-2}, options, mesh);
+      for (int64_t step = 0; step < 3; ++step)
+        step_in_order(engine, net, step, "FFBB", evaluates && step != 1);
+      EXPECT_EQ(engine.stats().recorded_schedules, 1) << evaluates;
+      EXPECT_EQ(engine.schedule().size(), 19U) << evaluates << ": four times five, the turn once";
+      for (const std::string& name : engine.parameter_names())
+        results[evaluates].push_back(engine.full_parameter(name));
+    }
+    for (size_t i = 0; i < results[0].size(); ++i)
+      EXPECT_TRUE(torch::equal(results[0][i], results[1][i])) << i;
+  });
+}
+
+TEST(Passes, AnAbandonedPassLeavesNothing) {
+  for (const int stage : {0, 2, 3}) {
+    run_ranks(2, [stage](const zero::Mesh& mesh) {
+      std::vector<Tensor> results[2];
+      for (const bool abandons : {false, true}) {
+        torch::manual_seed(3);
+        auto net = chain();
+        zero::EngineOptions options{.stage = stage, .accumulation_steps = 2};
+        options.share_parameters = false;
+        zero::Engine engine(*net, zero::AdamW{.lr = 1e-2}, options, mesh);
+        engine.abandon_pass();  // nothing to abandon
+        for (int64_t step = 0; step < 3; ++step) {
+          if (abandons && step > 0) {
+            const Tensor x = torch::full({2, 12}, 100.0).requires_grad_();
+            engine.backward(engine.forward([&] { return net->forward(x).square().mean(); }));
+            engine.abandon_pass();
+            EXPECT_FALSE(engine.at_boundary());
+            EXPECT_FALSE(engine.step().stepped);
+          }
+          step_in_order(engine, net, step, "FBFB");
+        }
+        EXPECT_EQ(engine.stats().recorded_schedules, 1);
+        for (const std::string& name : engine.parameter_names())
+          results[abandons].push_back(engine.full_parameter(name));
+      }
+      for (size_t i = 0; i < results[0].size(); ++i)
+        EXPECT_TRUE(torch::equal(results[0][i], results[1][i])) << stage << " " << i;
+    });
+  }
 }
 
 TEST(Delays, ChangeNothing) {

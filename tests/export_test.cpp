@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "export/consolidate.h"
 #include "export/convert.h"
 #include "export/zip.h"
 #include "hf/weights.h"
@@ -16,7 +17,6 @@
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "zero/config.h"
-#include "zero/consolidate.h"
 #include "zero/tokenizer.h"
 
 namespace zero {
@@ -106,27 +106,40 @@ TEST(ExportZip, HasZip64RecordsOnlyWhereNeeded) {
                Internal, "another size");
 }
 
-/// A checkpoint as `zero train` makes it, of a GPT-2 of one layer.
+// The parameters of a GPT-2 of one layer.
+const std::map<std::string, std::vector<int64_t>> kShapes{{"wte.weight", {300, 8}},
+                                                          {"wpe.weight", {16, 8}},
+                                                          {"h.0.ln_1.weight", {8}},
+                                                          {"h.0.ln_1.bias", {8}},
+                                                          {"h.0.attn.c_attn.weight", {8, 24}},
+                                                          {"h.0.attn.c_attn.bias", {24}},
+                                                          {"h.0.attn.c_proj.weight", {8, 8}},
+                                                          {"h.0.attn.c_proj.bias", {8}},
+                                                          {"h.0.ln_2.weight", {8}},
+                                                          {"h.0.ln_2.bias", {8}},
+                                                          {"h.0.mlp.c_fc.weight", {8, 32}},
+                                                          {"h.0.mlp.c_fc.bias", {32}},
+                                                          {"h.0.mlp.c_proj.weight", {32, 8}},
+                                                          {"h.0.mlp.c_proj.bias", {8}},
+                                                          {"ln_f.weight", {8}},
+                                                          {"ln_f.bias", {8}}};
+
+// Its tree, with adapters of c_attn where the configuration has some.
+ModuleSpec spec_of(const Config& config) {
+  ModuleSpec model;
+  for (const auto& [name, shape] : kShapes) model.parameters.push_back({.name = name, .shape = shape});
+  if (const int64_t rank = config.lora.rank; rank > 0) {
+    model.parameters.push_back({.name = "h.0.attn.c_attn.lora_A.weight", .shape = {rank, 8}});
+    model.parameters.push_back({.name = "h.0.attn.c_attn.lora_B.weight", .shape = {24, rank}});
+  }
+  return model;
+}
+
+/// A checkpoint of it as `zero train` makes it.
 class Consolidate : public ::testing::Test {
  protected:
   Consolidate() {
-    for (const auto& [name, shape] :
-         std::map<std::string, std::vector<int64_t>>{{"wte.weight", {300, 8}},
-                                                     {"wpe.weight", {16, 8}},
-                                                     {"h.0.ln_1.weight", {8}},
-                                                     {"h.0.ln_1.bias", {8}},
-                                                     {"h.0.attn.c_attn.weight", {8, 24}},
-                                                     {"h.0.attn.c_attn.bias", {24}},
-                                                     {"h.0.attn.c_proj.weight", {8, 8}},
-                                                     {"h.0.attn.c_proj.bias", {8}},
-                                                     {"h.0.ln_2.weight", {8}},
-                                                     {"h.0.ln_2.bias", {8}},
-                                                     {"h.0.mlp.c_fc.weight", {8, 32}},
-                                                     {"h.0.mlp.c_fc.bias", {32}},
-                                                     {"h.0.mlp.c_proj.weight", {32, 8}},
-                                                     {"h.0.mlp.c_proj.bias", {8}},
-                                                     {"ln_f.weight", {8}},
-                                                     {"ln_f.bias", {8}}}) {
+    for (const auto& [name, shape] : kShapes) {
       GlobalTensor tensor = make_tensor(Dtype::f32, shape, 1);
       for (int64_t i = 0; i < tensor.numel(); ++i) {
         const float value = static_cast<float>(i) * 0.25f - 3;
@@ -137,6 +150,11 @@ class Consolidate : public ::testing::Test {
     }
     tensors_["rank/0/random"] = make_tensor(Dtype::u8, {16}, 3);
     tensors_["buffer/table"] = make_tensor(Dtype::i64, {4}, 4);
+  }
+
+  static Consolidated consolidate(const fs::path& checkpoint, const fs::path& out,
+                                  const ConsolidateOptions& options = {}) {
+    return exporting::consolidate(checkpoint, out, options, spec_of);
   }
 
   fs::path tokenizer() const { return fs::path(ZERO_TEST_DATA) / "golden/tokenizer/tiny.json"; }
@@ -164,6 +182,10 @@ class Consolidate : public ::testing::Test {
   fs::path out() const { return folder_.path() / "out"; }
 };
 
+void read_flat(const hf::Weights& weights, const std::string& name, int64_t begin, std::vector<float>& into) {
+  weights.read(name, BoxRange::flat(weights.find(name)->shape, begin, std::ssize(into)), into);
+}
+
 TEST_F(Consolidate, MakesAModelDirectory) {
   const Consolidated made = consolidate(checkpoint_, out());
   EXPECT_TRUE(made.is_model);
@@ -180,7 +202,7 @@ TEST_F(Consolidate, MakesAModelDirectory) {
   EXPECT_EQ(read_bytes(out() / "tokenizer.json"), read_bytes(tokenizer()));
   const hf::Weights weights(out());
   std::vector<float> values(300 * 8);
-  weights.read("transformer.wte.weight", 0, values);
+  read_flat(weights, "transformer.wte.weight", 0, values);
   EXPECT_EQ(std::memcmp(values.data(), tensors_["model/wte.weight"].bytes.data(), values.size() * 4), 0);
   EXPECT_EQ(weights.names().size(), 16u);
   EXPECT_EQ(names_in(folder_.path()), (Names{"out", "run", "tokenizer"})) << "no temporary is left";
@@ -193,7 +215,7 @@ TEST_F(Consolidate, ConvertsAndSplits) {
   const hf::Weights weights(out());
   EXPECT_EQ(weights.find("transformer.wte.weight")->dtype, Dtype::bf16);
   std::vector<float> values(8);
-  weights.read("transformer.wpe.weight", 8, values);
+  read_flat(weights, "transformer.wpe.weight", 8, values);
   EXPECT_EQ(values[1], 9 * 0.25f - 3);
   EXPECT_ERROR(consolidate(checkpoint_, folder_.path() / "half", {.dtype = Dtype::f64}), Config, "--dtype");
 }
@@ -246,6 +268,45 @@ TEST_F(Consolidate, RefusesWhatItCannotDoBeforeItBegins) {
                Config, "not the tokenizer");
 }
 
+// What training began with says more than a tokenizer can: several ends, another begin, how texts are
+// sampled.
+TEST_F(Consolidate, CarriesThroughWhatTheModelDirectoryHad) {
+  const fs::path base = folder_.path() / "base";
+  consolidate(checkpoint_, base);
+  EXPECT_EQ(nlohmann::json::parse(read_bytes(base / "config.json"))["bos_token_id"],
+            *Tokenizer::load(tokenizer()).end_of_text());
+  auto config = nlohmann::json::parse(read_bytes(base / "config.json"));
+  config["eos_token_id"] = {299, 7};
+  config["bos_token_id"] = 5;
+  config["pad_token_id"] = 6;
+  write_file(base / "config.json", config.dump());
+  write_file(base / "generation_config.json", R"({"eos_token_id": [299, 7], "top_p": 0.9})");
+  write_file(base / "chat_template.jinja", "{{ messages }}");
+
+  auto about = nlohmann::json::parse(metadata());
+  about["user"]["config"]["model"]["from"] = base;
+  const auto made_of = [&](const std::string& tokenizer, const ConsolidateOptions& options) {
+    about["user"]["config"]["data"]["tokenizer"] = tokenizer;
+    fs::remove_all(folder_.path() / "run");
+    fs::remove_all(out());
+    consolidate(save(folder_.path() / "run", 5, tensors_, 3, 0, about.dump()), out(), options);
+    return nlohmann::json::parse(read_bytes(out() / "config.json"));
+  };
+  for (const std::string& tokenizer : {std::string(), (folder_.path() / "tokenizer").string()}) {
+    const auto made = made_of(tokenizer, {});
+    EXPECT_EQ(made["eos_token_id"], nlohmann::json({299, 7}));
+    EXPECT_EQ(made["bos_token_id"], 5);
+    EXPECT_EQ(made["pad_token_id"], 6);
+    EXPECT_EQ(read_bytes(out() / "tokenizer.json"), read_bytes(base / "tokenizer.json"));
+    EXPECT_EQ(read_bytes(out() / "generation_config.json"), read_bytes(base / "generation_config.json"));
+    EXPECT_EQ(fs::exists(out() / "chat_template.jinja"), tokenizer.empty());
+  }
+  fs::rename(base, folder_.path() / "moved");
+  EXPECT_ERROR(made_of("", {}), Config, "training began with a model directory there, and there is none now");
+  EXPECT_EQ(made_of("", {.from = folder_.path() / "moved"})["eos_token_id"], nlohmann::json({299, 7}));
+  EXPECT_FALSE(made_of("", {.from = ""}).contains("eos_token_id"));
+}
+
 TEST_F(Consolidate, AdaptersAreNotDroppedInSilence) {
   auto about = nlohmann::json::parse(metadata());
   about["user"]["config"]["lora"] = {{"rank", 2}, {"targets", {"*.c_attn"}}};
@@ -282,7 +343,7 @@ TEST_F(Consolidate, MergesAdapters) {
     const hf::Weights weights(to);
     EXPECT_EQ(weights.names().size(), 16u);
     std::vector<float> merged(w.size()), expected = w;
-    weights.read("transformer.h.0.attn.c_attn.weight", 0, merged);
+    read_flat(weights, "transformer.h.0.attn.c_attn.weight", 0, merged);
     for (int64_t i = 0; i < kIn; ++i)
       for (int64_t o = 0; o < kOut; ++o)
         for (int64_t k = 0; k < kRank; ++k)
@@ -371,7 +432,8 @@ TEST(ConsolidateMemory, DoesNotGrowWithTheModel) {
       const rlimit limit{most, most};
       setrlimit(RLIMIT_AS, &limit);
       try {
-        consolidate(directory.path() / "step-00000001", out, {.format = format, .dtype = Dtype::bf16});
+        exporting::consolidate(directory.path() / "step-00000001", out,
+                               {.format = format, .dtype = Dtype::bf16}, spec_of);
         _exit(0);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "%s\n", error.what());

@@ -4,11 +4,11 @@
 
 #include <cstring>
 
+#include "export/consolidate.h"
 #include "export/pickle.h"
 #include "export/zip.h"
 #include "support/checkpoint_files.h"
 #include "support/temporary_directory.h"
-#include "zero/consolidate.h"
 
 namespace zero {
 namespace {
@@ -20,7 +20,9 @@ TEST(ExportTorch, LibTorchReadsTheStateDict) {
   Tensors tensors;
   for (const auto& [name, tensor] : sample_tensors()) tensors["model/" + name] = tensor;
   const auto checkpoint = save(directory.path(), 1, tensors, 2, 0, "{}");
-  consolidate(checkpoint, directory.path() / "out", {.format = ConsolidateOptions::Format::Pytorch});
+  exporting::consolidate(checkpoint, directory.path() / "out",
+                         {.format = ConsolidateOptions::Format::Pytorch},
+                         [](const Config&) { return ModuleSpec(); });
   const std::string bytes = read_bytes(directory.path() / "out/pytorch_model.bin");
   const auto state = torch::jit::pickle_load({bytes.begin(), bytes.end()}).toGenericDict();
   ASSERT_EQ(state.size(), tensors.size());

@@ -11,8 +11,8 @@
 #include "train/file_values.h"
 #include "train/process_memory.h"
 #include "zero/consolidate.h"
-#include "zero/engine_options.h"
 #include "zero/evaluate.h"
+#include "zero/from_config.h"
 #include "zero/generate.h"
 #include "zero/hf_model.h"
 #include "zero/lazy.h"
@@ -59,10 +59,10 @@ class CountingValues : public InitialValues {
  public:
   explicit CountingValues(std::shared_ptr<const InitialValues> values) : values_(std::move(values)) {}
   bool holds(const std::string& name) const override { return values_->holds(name); }
-  void read(const std::string& name, int64_t begin, at::Tensor out) const override {
+  void read(const std::string& name, const BoxRange& range, at::Tensor out) const override {
     numel += out.numel();
     largest = std::max(largest, out.numel());
-    values_->read(name, begin, out);
+    values_->read(name, range, out);
   }
   mutable int64_t numel = 0, largest = 0;
 
@@ -283,8 +283,12 @@ TEST_F(FromHf, ConsolidatesWhatACheckpointLeavesOut) {
     options.from = from;
     return options;
   };
-  EXPECT_ERROR(consolidate(find_checkpoint(small_.path() / "llama-whole"), out, with(directory_of("llama"))),
-               Config, "leaves no parameters out");
+  const auto whole = find_checkpoint(small_.path() / "llama-whole");
+  consolidate(whole, small_.path() / "carried", with(directory_of("llama")));
+  EXPECT_EQ(testing::read_bytes(small_.path() / "carried/config.json"),
+            testing::read_bytes(small_.path() / "llama-whole-out/config.json"));
+  EXPECT_ERROR(consolidate(whole, out, with(small_.path() / "gone")), Config,
+               "training began with a model directory there");
   EXPECT_ERROR(consolidate(part, out, with(directory_of("neox"))), Config, "not those of the model");
   directory_of("llama", [](std::vector<FileTensor>& tensors) { tensors[3].bytes[2] ^= 1; });
   EXPECT_ERROR(consolidate(part, out, merged), Config, "is not the one that");
@@ -324,7 +328,7 @@ TEST_F(FromHf, MemoryOfAdaptersIsThePlans) {
     EXPECT_EQ(engine.plan().rank.master_bytes, 2 * trained);
     EXPECT_EQ(engine.plan().rank.optimizer_bytes, 8 * trained);
     EXPECT_LT(4 * trained, all);
-    const RankPlan planned = plan_from_config(c, 2).stages[3].rank;
+    const RankPlan planned = plan_from_config(c, trained_spec(c), 2).stages[3].rank;
     EXPECT_EQ(planned.state_bytes(), engine.plan().rank.state_bytes());
     EXPECT_EQ(planned.gather_window_bytes, engine.plan().rank.gather_window_bytes);
   });

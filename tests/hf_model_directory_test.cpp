@@ -58,7 +58,7 @@ TEST(HfModelDirectory, Gpt2sShapeGoesThereAndBack) {
   expected.dropout = 0.25;
   expected.seed = 9;
   EXPECT_EQ(model, expected);
-  const Json written = Json::parse(config_text(model, Dtype::bf16, 60));
+  const Json written = Json::parse(config_text(model, Dtype::bf16, begin_and_end(60)));
   EXPECT_EQ(read(written, others), model);
   EXPECT_EQ(written.at("architectures"), Json::array({"GPT2LMHeadModel"}));
   EXPECT_EQ(written.at("torch_dtype"), "bfloat16");
@@ -165,6 +165,22 @@ TEST(HfModelDirectory, EndTokenIsTheFirstOfSeveral) {
   EXPECT_EQ(read_end_token(directory.path()), 5);
   directory.write("config.json", with(kGpt2Config, "eos_token_id", nullptr).dump());
   EXPECT_EQ(read_end_token(directory.path()), std::nullopt);
+}
+
+TEST(HfModelDirectory, SpecialIdsAreKeptAsTheyStand) {
+  const TemporaryDirectory directory;
+  Json config = with(kGpt2Config, "eos_token_id", {5, 6});
+  config["bos_token_id"] = 7;
+  config["pad_token_id"] = nullptr;
+  directory.write("config.json", config.dump());
+  const SpecialIds ids = read_special_ids(directory.path());
+  EXPECT_EQ(ids, (SpecialIds{{"bos_token_id", "7"}, {"eos_token_id", "[5,6]"}, {"pad_token_id", "null"}}));
+  const Json written = Json::parse(config_text(read(kGpt2Config), Dtype::f32, ids));
+  EXPECT_EQ(written.at("eos_token_id"), Json({5, 6}));
+  EXPECT_EQ(written.at("bos_token_id"), 7);
+  EXPECT_TRUE(written.at("pad_token_id").is_null());
+  directory.write("config.json", with(kGpt2Config, "pad_token_id", "none").dump());
+  EXPECT_ERROR(read_special_ids(directory.path()), Corrupt, "pad_token_id");
 }
 
 class Match : public ::testing::Test {

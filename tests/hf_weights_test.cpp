@@ -2,6 +2,8 @@
 // should.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 
@@ -21,7 +23,7 @@ using testing::TemporaryDirectory;
 
 std::vector<float> read_all(const Weights& weights, const std::string& name) {
   std::vector<float> values(static_cast<size_t>(weights.find(name)->numel));
-  weights.read(name, 0, values);
+  weights.read(name, BoxRange::whole(weights.find(name)->shape), values);
   return values;
 }
 
@@ -63,14 +65,50 @@ TEST(Weights, ReadsRangesOfLargeTensorsAtAnyAlignment) {
   EXPECT_EQ(read_all(weights, "t"), values);
   for (const int64_t begin : {int64_t{1}, int64_t{1'048'000}, kNumel - 5}) {
     std::vector<float> part(5);
-    weights.read("t", begin, part);
+    weights.read("t", BoxRange::flat({{kNumel}}, begin, 5), part);
     EXPECT_EQ(part, std::vector<float>(values.begin() + begin, values.begin() + begin + 5)) << begin;
   }
   std::vector<float> part(5);
-  EXPECT_ERROR(weights.read("t", kNumel - 4, part), Usage, "outside the tensor");
-  EXPECT_ERROR(weights.read("t", -1, part), Usage, "outside the tensor");
-  EXPECT_ERROR(weights.read("odd", 0, std::span(part).first(1)), Unsupported, "uint8");
-  EXPECT_ERROR(weights.read("none", 0, part), Usage, "no such tensor");
+  EXPECT_ERROR(weights.read("t", BoxRange::flat({{kNumel}}, kNumel - 4, 5), part), Usage,
+               "outside the tensor");
+  EXPECT_ERROR(weights.read("t", BoxRange::flat({{kNumel}}, -1, 5), part), Usage, "outside the tensor");
+  EXPECT_ERROR(weights.read("odd", BoxRange::whole({{1}}), std::span(part).first(1)), Unsupported, "uint8");
+  EXPECT_ERROR(weights.read("none", BoxRange::whole({{5}}), part), Usage, "no such tensor");
+}
+
+// A tensor-parallel rank's slice, straight from the file: by columns, rows, both, and parts of those.
+TEST(Weights, ReadsBoxes) {
+  const TemporaryDirectory directory;
+  const std::vector<int64_t> shape{700, 2, 900};  // 5 MB as fp32
+  std::vector<float> values(700 * 2 * 900);
+  std::vector<uint16_t> halves(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    halves[i] = static_cast<uint16_t>(i % 30011);
+    values[i] = std::bit_cast<float>(uint32_t{halves[i]} << 16);
+  }
+  directory.write("model.safetensors", safetensors_bytes({file_tensor("f", Dtype::f32, shape, values),
+                                                          file_tensor("b", Dtype::bf16, shape, halves)}));
+  const Weights weights(directory.path());
+  for (const Box& box : {Box{{0, 0, 300}, {700, 2, 300}}, Box{{0, 1, 0}, {700, 1, 900}},
+                         Box{{350, 0, 0}, {350, 2, 900}}, Box{{0, 1, 899}, {700, 1, 1}},
+                         Box{{1, 0, 1}, {699, 2, 1}}, Box{{699, 1, 899}, {1, 1, 1}}, Box::whole(shape)}) {
+    const BoxRange all = BoxRange::all_of(box);
+    for (const BoxRange& range : {all, all.part(all.numel / 3, all.numel / 2), all.part(all.numel - 1, 1)}) {
+      std::vector<float> expected(static_cast<size_t>(range.numel)), found(expected.size());
+      CommonRuns runs(BoxRange::whole(shape), range);
+      while (const auto run = runs.next())
+        std::copy_n(values.begin() + run->from_a, run->numel, expected.begin() + run->from_b);
+      for (const char* name : {"f", "b"}) {
+        std::fill(found.begin(), found.end(), -1.0f);
+        weights.read(name, range, found);
+        EXPECT_EQ(found, expected) << name << to_string(box) << range.begin;
+      }
+    }
+  }
+  std::vector<float> some(4);
+  EXPECT_ERROR(weights.read("f", BoxRange::all_of({{0, 1, 0}, {1, 2, 2}}), some), Usage,
+               "outside the tensor");
+  EXPECT_ERROR(weights.read("f", BoxRange::all_of({{0, 0}, {2, 2}}), some), Usage, "outside the tensor");
 }
 
 TEST(Weights, FollowsAnIndexAndTheLinksOfTheHubsCache) {
@@ -121,7 +159,7 @@ TEST(Weights, RefusesHeadersThatLie) {
   with_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})");
   EXPECT_ERROR(with_file("short"), Corrupt, "too short");
   EXPECT_ERROR(with_file(std::string(8, '\xff') + "{}"), Corrupt, "header claims");
-  EXPECT_ERROR(with_header("nonsense"), Corrupt, "not JSON");
+  EXPECT_ERROR(with_header("nonsense"), Corrupt, "not valid JSON");
   const char* wrong[] = {
       R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",                      // too few bytes
       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,16]}})",                     // beyond the file
@@ -148,7 +186,7 @@ TEST(Weights, AFileThatShrinksIsAnErrorNotACrash) {
   const Weights weights(directory.path());
   std::filesystem::resize_file(path, 5000);
   std::vector<float> all(values.size());
-  EXPECT_ERROR(weights.read("a", 0, all), Corrupt, "shorter");
+  EXPECT_ERROR(weights.read("a", BoxRange::whole({{100'000}}), all), Corrupt, "the file ends at byte");
 }
 
 TEST(Weights, FilesAreSplitAsTransformersDoes) {

@@ -147,8 +147,23 @@ AdamScalars adam_scalars(bool decoupled) {
           .one_minus_beta2 = 0.001F,
           .inverse_root_correction = 3.2F,
           .eps = 1e-8F,
-          .step_size = 3e-3F,
-          .decoupled = decoupled};
+          .step_size = 3e-3F};
+}
+
+/// The values a rule has in a step, from its own numbers.
+template <class Rule>
+typename Arithmetic<Rule>::Scalars scalars_of(const Rule& rule) {
+  return Arithmetic<Rule>::scalars(
+      rule, {.lr = rule.lr, .weight_decay = rule.weight_decay, .gradient_scale = 0.37, .step = 3});
+}
+
+template <class Rule>
+void compare_updates(const Rule& rule) {
+  const int states = static_cast<int>(rule_state_names(rule).size());
+  const auto scalars = scalars_of(rule);
+  compare_variants(states, [scalars](const KernelSet& set, Buffers b, int64_t n) {
+    set.of<Rule>().update(b, scalars, n);
+  });
 }
 
 TEST(Kernels, ReferenceComesFirstAndTheProcessorsBestLast) {
@@ -160,37 +175,35 @@ TEST(Kernels, ReferenceComesFirstAndTheProcessorsBestLast) {
 #endif
 }
 
-TEST(Kernels, AdamWVariantsGiveTheReferencesBits) {
-  compare_variants(2, [](const KernelSet& set, Buffers b, int64_t n) { set.adam(b, adam_scalars(true), n); });
+TEST(Kernels, EveryRulesVariantsGiveTheReferencesBits) {
+  for_each_rule([](const auto& rule) {
+    SCOPED_TRACE(rule_name(rule));
+    compare_updates(rule);
+  });
+  compare_updates(SGD{.lr = 0.05, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01});
+  compare_updates(SGD{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+  compare_updates(AdamW{.lr = 1, .weight_decay = 0.03});
 }
 
-TEST(Kernels, AdamVariantsGiveTheReferencesBits) {
-  compare_variants(2,
-                   [](const KernelSet& set, Buffers b, int64_t n) { set.adam(b, adam_scalars(false), n); });
-}
-
-TEST(Kernels, SgdVariantsGiveTheReferencesBits) {
-  SgdScalars s{.gradient_scale = 0.37F,
-               .weight_decay = 0.01F,
-               .momentum = 0.9F,
-               .one_minus_dampening = 0.8F,
-               .nesterov_momentum = 0.9F,
-               .lr = 0.05F};
-  compare_variants(0, [s](const KernelSet& set, Buffers b, int64_t n) { set.sgd(b, s, n); });
-  compare_variants(1, [s](const KernelSet& set, Buffers b, int64_t n) { set.sgd(b, s, n); });
-  s.nesterov = true;
-  compare_variants(1, [s](const KernelSet& set, Buffers b, int64_t n) { set.sgd(b, s, n); });
-}
-
-TEST(Kernels, LionVariantsGiveTheReferencesBits) {
-  const LionScalars s{.gradient_scale = 0.37F,
-                      .decay = 0.999F,
-                      .beta1 = 0.9F,
-                      .one_minus_beta1 = 0.1F,
-                      .beta2 = 0.99F,
-                      .one_minus_beta2 = 0.01F,
-                      .lr = 1e-3F};
-  compare_variants(1, [s](const KernelSet& set, Buffers b, int64_t n) { set.lion(b, s, n); });
+// A rule's first phase: the states and the sums.
+TEST(Kernels, EveryRulesDirectionsGiveTheReferencesBits) {
+  int with_sums = 0;
+  for_each_rule([&]<class Rule>(const Rule& rule) {
+    if constexpr (Arithmetic<Rule>::kSums > 0) {
+      with_sums++;
+      const auto scalars = scalars_of(rule);
+      std::vector<double> expected;
+      compare_variants(2, [&](const KernelSet& set, Buffers b, int64_t n) {
+        std::vector<double> sums(Arithmetic<Rule>::kSums, -1);
+        set.of<Rule>().direction(b, scalars, n, sums.data());
+        if (&set == available_kernels().front()) expected = sums;
+        for (size_t i = 0; i < sums.size(); ++i)
+          EXPECT_TRUE(sums[i] == expected[i] || (std::isnan(sums[i]) && std::isnan(expected[i])))
+              << set.name << " " << n << ": " << sums[i] << " and " << expected[i];
+      });
+    }
+  });
+  EXPECT_GT(with_sums, 0);
 }
 
 std::vector<double> sums_of_squares(const KernelSet& set, const void* gradient, Element type, int64_t count,
@@ -270,7 +283,7 @@ TEST(Kernels, NaNReachesTheParameterAsTheQuietNaN) {
       memory.gradient32[3] = memory.gradient32[39] =
           float_of(0xffa00001);  // signalling, with sign and payload
       memory.master[20] = kQuietNan;
-      set->adam(memory.buffers(Element::f32, type, 2), adam_scalars(true), 40);
+      set->of<AdamW>().update(memory.buffers(Element::f32, type, 2), adam_scalars(true), 40);
       const uint16_t nan = type == Element::bf16 ? 0x7fc0 : 0x7e00;
       for (size_t i = 0; i < 40; ++i)
         EXPECT_EQ(memory.parameter16[i] == nan, i == 3 || i == 20 || i == 39) << i;
@@ -282,7 +295,7 @@ TEST(Kernels, NothingOutsideTheRangeIsTouched) {
   for (const KernelSet* set : available_kernels()) {
     Memory memory(33, 3, 9, false);
     const Memory before = memory;
-    set->adam(memory.buffers(Element::bf16, Element::bf16, 2), adam_scalars(true), 33);
+    set->of<AdamW>().update(memory.buffers(Element::bf16, Element::bf16, 2), adam_scalars(true), 33);
     for (size_t i = 0; i < memory.master.size(); ++i) {
       const bool inside = i >= 3 && i < 36;
       EXPECT_EQ(memory.master[i] != before.master[i], inside) << i;
@@ -368,8 +381,8 @@ TEST(Kernels, SplitMastersTakeTheSameSteps) {
     }
     const Buffers halves = split.split_buffers(Element::f32, 2);
     for (int step = 0; step < 5; ++step) {
-      set->adam(whole.buffers(Element::f32, Element::bf16, 2), adam_scalars(true), 1000);
-      set->adam(halves, adam_scalars(true), 1000);
+      set->of<AdamW>().update(whole.buffers(Element::f32, Element::bf16, 2), adam_scalars(true), 1000);
+      set->of<AdamW>().update(halves, adam_scalars(true), 1000);
     }
     int differ = 0;
     for (size_t i = 0; i < 1000; ++i) {

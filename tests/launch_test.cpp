@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -203,6 +206,131 @@ TEST_F(Launch, SecondSignalKillsAtOnce) {
   expect_none_left(2);
 }
 
+char state_of(pid_t process) {
+  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");
+  const size_t name_end = stat.rfind(") ");
+  return name_end == std::string::npos ? '?' : stat[name_end + 2];
+}
+
+TEST_F(Launch, CtrlZStopsTheRanksAndContinuingContinuesThem) {
+  const auto ranks_are = [&](bool stopped) {
+    for (int i = 0; i < 500; ++i) {
+      int as_wanted = 0;
+      for (const char* name : {"0.pid", "1.pid"})
+        as_wanted += (state_of(std::stoi(read_file(folder / name))) == 'T') == stopped;
+      if (as_wanted == 2) return true;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return false;
+  };
+  Outcome outcome = shell(
+      2, std::string(kWritePid) + "while [ ! -e $FOLDER/end ]; do sleep 0.05; done; echo ended",
+      [&](pid_t launcher) {
+        setpgid(launcher, launcher);  // as a shell does with a job: a group nobody controls is never stopped
+        wait_for_files(2);
+        for (int round = 0; round < 2; ++round) {
+          kill(launcher, SIGTSTP);
+          int status = 0;
+          ASSERT_EQ(waitpid(launcher, &status, WUNTRACED), launcher);
+          ASSERT_TRUE(WIFSTOPPED(status)) << status;
+          EXPECT_EQ(WSTOPSIG(status), SIGTSTP);
+          EXPECT_TRUE(ranks_are(/*stopped=*/true));
+          kill(launcher, SIGCONT);
+          EXPECT_TRUE(ranks_are(/*stopped=*/false));
+        }
+        std::ofstream(folder / "end") << "now";
+      });
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_EQ(outcome.output, "ended\n");
+}
+
+TEST_F(Launch, RanksThatAreStoppedCanStillBeEnded) {
+  const auto start = std::chrono::steady_clock::now();
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"sh", "-c", std::string(kWritePid) + "while :; do sleep 0.05; done"};
+  options.grace = std::chrono::minutes(5);
+  options.environment = {"FOLDER=" + folder.string()};
+  Outcome outcome = run(options, [&](pid_t launcher) {
+    wait_for_files(2);
+    kill(std::stoi(read_file(folder / "1.pid")), SIGSTOP);
+    kill(launcher, SIGTERM);
+  });
+  EXPECT_EQ(outcome.code, 128 + SIGTERM);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  expect_none_left(2);
+}
+
+// A terminal that stops jobs in the background when they write, and rank 0 that writes to it.
+TEST_F(Launch, ATerminalThatStopsBackgroundJobsDoesNotStopRanks) {
+  int terminal = -1;
+  const pid_t launcher = forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(launcher, 0);
+  if (launcher == 0) {
+    termios modes{};
+    tcgetattr(STDOUT_FILENO, &modes);
+    modes.c_lflag |= TOSTOP;
+    tcsetattr(STDOUT_FILENO, TCSANOW, &modes);
+    LaunchOptions options;
+    options.ranks = 2;
+    options.command = {"sh", "-c", "test $RANK = 0 && echo written; exit 0"};
+    options.lead_rank_reports = true;
+    try {
+      _exit(launch(options));
+    } catch (const Error&) {
+      _exit(99);
+    }
+  }
+  std::string output;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (char chunk[256]; std::chrono::steady_clock::now() < deadline;) {
+    pollfd ready{terminal, POLLIN, 0};
+    if (poll(&ready, 1, 100) <= 0) continue;
+    const ssize_t n = read(terminal, chunk, sizeof chunk);
+    if (n <= 0) break;  // EIO: all that had it open have ended
+    output.append(chunk, static_cast<size_t>(n));
+  }
+  int status = 0;
+  if (waitpid(launcher, &status, WNOHANG) != launcher) {
+    ADD_FAILURE() << "a rank was stopped";
+    kill(launcher, SIGKILL);
+    waitpid(launcher, &status, 0);
+  }
+  close(terminal);
+  EXPECT_NE(output.find("written"), std::string::npos) << output;
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST_F(Launch, ReadersThatGoEndNobody) {
+  for (const bool lead : {false, true}) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t launcher = fork();
+    if (launcher == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      close(ends[0]);
+      close(ends[1]);
+      LaunchOptions options;
+      options.ranks = 2;
+      options.command = {"sh", "-c",
+                         "trap '' PIPE; echo first; while [ ! -e $FOLDER/go ]; do sleep 0.02; done; "
+                         "echo second 2>/dev/null; echo third 2>/dev/null; : > $FOLDER/$RANK.done; exit 0"};
+      options.lead_rank_reports = lead;
+      options.environment = {"FOLDER=" + folder.string()};
+      _exit(launch(options));
+    }
+    close(ends[1]);
+    char first = 0;
+    EXPECT_EQ(read(ends[0], &first, 1), 1);
+    close(ends[0]);
+    std::ofstream(folder / "go") << "now";
+    int status = 0;
+    waitpid(launcher, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    for (const char* name : {"0.done", "1.done", "go"}) EXPECT_TRUE(fs::remove(folder / name)) << name;
+  }
+}
+
 TEST_F(Launch, RanksDieWithTheLauncher) {
   Outcome outcome = shell(2, std::string(kWritePid) + "exec sleep 60", [&](pid_t launcher) {
     wait_for_files(2);
@@ -282,7 +410,8 @@ TEST_F(Launch, BodyThatFailsEndsTheJob) {
   };
   Outcome outcome = run(options);
   EXPECT_EQ(outcome.code, 1);
-  const std::string end = "its last words:\n[rank 1] the cause\n";
+  // Nothing came between, so it is said once.
+  const std::string end = "[rank 1] the cause\nzero: rank 1 failed with exit code 1\n";
   EXPECT_TRUE(outcome.error.ends_with(end)) << outcome.error;
 }
 

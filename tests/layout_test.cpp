@@ -1,4 +1,7 @@
 // The layout of units: hard-coded examples, every rule, and a property test over random module trees.
+
+#include "plan/layout.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +11,6 @@
 
 #include "support/expect_error.h"
 #include "support/random_modules.h"
-#include "zero/plan.h"
 
 namespace zero {
 namespace {

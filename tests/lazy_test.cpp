@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/lazy_draw.h"
+#include "lazy/lazy_draw.h"
 #include "zero/error.h"
 
 namespace {

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdarg>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
@@ -42,6 +44,11 @@ std::vector<at::Tensor> with_gaps(int count) {
   for (int i = 0; i < count; ++i) tensors[static_cast<size_t>(2 * i)].reset();
   return tensors;
 }
+
+// Linux before 6.17 unmaps the place that pages shall go to before it finds that they belong to several
+// mappings; here another thread maps something there at once.
+bool acts_like_linux_before_6_17 = false;
+std::vector<const char*> of_others;
 
 class LentPagesTest : public ::testing::Test {
  protected:
@@ -97,6 +104,39 @@ TEST_F(LentPagesTest, ComeBackWhenTheirOwnerGoes) {
   EXPECT_EQ(zero::cpu_allocator_stats().used_bytes, used);
 }
 
+TEST_F(LentPagesTest, LeaveMappingsOfOthersAlone) {
+  const std::vector<at::Tensor> tensors = with_gaps(6);
+  LentPages pages(6 * kLentPageBytes);
+  acts_like_linux_before_6_17 = true;
+  for (int round = 0; round < 3; ++round) {
+    pages.hold(0, 6 * kLentPageBytes);
+    std::memset(pages.data(), 7, 6 * kLentPageBytes);
+    pages.release();
+  }
+  acts_like_linux_before_6_17 = false;
+  EXPECT_FALSE(of_others.empty()) << "nothing was refused";
+  for (const char* theirs : of_others)
+    EXPECT_EQ(*theirs, 0x5a) << "a mapping that is not ours was taken away";
+  EXPECT_TRUE(written(5, 2).eq(2).all().item<bool>());
+  for (const at::Tensor& tensor : tensors) EXPECT_TRUE(!tensor.defined() || tensor.eq(1).all().item<bool>());
+}
+
+TEST_F(LentPagesTest, AreNewWhereTheRangeIsUsedUp) {
+  const auto use_up = [] {
+    std::vector<at::Tensor> all;
+    const int64_t gib = (int64_t{2} * sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)) >> 30;
+    // Addresses only: nothing is written.
+    for (int64_t i = 0; i < gib; ++i) all.push_back(at::empty({int64_t{1} << 30}, at::kByte));
+    for (int i = 0; i < 1 << 10; ++i) all.push_back(at::empty({int64_t{1} << 20}, at::kByte));
+    LentPages pages(2 * kLentPageBytes);
+    pages.hold(0, 2 * kLentPageBytes);
+    std::memset(pages.data(), 7, 2 * kLentPageBytes);
+    pages.release();
+    _exit(0);
+  };
+  EXPECT_EXIT(use_up(), ::testing::ExitedWithCode(0), "");
+}
+
 // As on a kernel that moves no pages.
 void refuse_mremap() {
   const sock_filter steps[] = {
@@ -146,3 +186,23 @@ TEST_F(LentPagesTest, MayNotBeReadWhenNothingIsHeld) {
       "");
 }
 }  // namespace
+
+// In place of the C library's.
+extern "C" void* mremap(void* from, size_t bytes, size_t new_bytes, int flags, ...) noexcept {
+  va_list arguments;
+  va_start(arguments, flags);
+  void* const to = (flags & MREMAP_FIXED) != 0 ? va_arg(arguments, void*) : nullptr;
+  va_end(arguments);
+  if (acts_like_linux_before_6_17 && to != nullptr && bytes > kLentPageBytes) {
+    munmap(to, bytes);
+    void* theirs =
+        mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (theirs == to) {
+      *static_cast<char*>(theirs) = 0x5a;
+      of_others.push_back(static_cast<const char*>(theirs));
+    }
+    errno = EFAULT;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(syscall(SYS_mremap, from, bytes, new_bytes, flags, to));
+}

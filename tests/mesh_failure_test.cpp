@@ -116,18 +116,46 @@ TEST(RankIsLate, SleeperIsNamedAfterTheTimeout) {
                {"timed out after 2000 ms"});
 }
 
-TEST(RankIsLate, StoppedRankIsNamed) {
-  auto results = disturb(
-      3, 2, [](Mesh&) { raise(SIGSTOP); },
-      [] {
-        auto options = with_timeout(seconds(2));
-        options.timeout = seconds(8);
-        return options;
-      }(),
-      seconds(7));
-  EXPECT_EQ(results[2].exit, -1);
-  for (int rank : {0, 1})
-    expect_words(results[rank], {"rank 2 is gone (last seen at reduce_scatter h.4 (#10))"});
+void expect_stopped_rank_is_named(int stopped) {
+  constexpr seconds kTimeout{4};
+  RankOptions options = with_timeout(kTimeout);
+  options.timeout = seconds(14);
+  const auto results = disturb(
+      3, stopped, [](Mesh&) { raise(SIGSTOP); }, options, kTimeout + seconds(3));
+  EXPECT_EQ(results[stopped].exit, -1);
+  const std::string who = "rank " + std::to_string(stopped);
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank == stopped) continue;
+    expect_words(results[rank], {(who + " does not answer, its process is stopped").c_str()});
+    // The other one may have found out first, and be gone indeed.
+    EXPECT_EQ(results[rank].error.find(who + " is gone"), std::string::npos) << results[rank].error;
+    EXPECT_TRUE(results[rank].failures.empty()) << results[rank].failures[0];
+  }
+}
+
+TEST(RankIsLate, StoppedRankIsNamed) { expect_stopped_rank_is_named(2); }
+
+TEST(RankIsLate, StoppedRankZeroIsNamedThoughItKeepsTheStore) { expect_stopped_rank_is_named(0); }
+
+// As with Ctrl-Z, which stops all ranks of a host: who has slept through its timeout has missed nothing.
+TEST(SharedMemoryWaits, TimeInWhichARankWasStoppedDoesNotCount) {
+  RankOptions options = with_timeout(seconds(2));
+  options.mesh.transport = "shm";
+  testing::run_ranks(
+      2,
+      [](Mesh mesh) {
+        at::Tensor processes = at::empty({2}, at::kInt);
+        mesh.world().all_gather(processes, at::full({1}, getpid(), at::kInt), "processes").wait();
+        if (mesh.rank() == 1) {
+          usleep(300'000);  // until rank 0 waits
+          kill(processes[0].item<int>(), SIGSTOP);
+          sleep(4);
+          kill(processes[0].item<int>(), SIGCONT);
+          usleep(300'000);
+        }
+        mesh.world().barrier("after the stop");
+      },
+      options);
 }
 
 TEST(RankIsLate, MessageThatNeverComes) {
@@ -206,6 +234,29 @@ TEST(Joining, RankZeroThatNeverComesIsNamed) {
     Mesh::join(rendezvous, options);
   });
   expect_words(results[1], {"rank 1: rank 0 did not answer on 127.0.0.1:", "within 1000 ms"});
+}
+
+// The kernel accepts connections for rank 0, which says nothing: like any server that is no store.
+TEST(Joining, ServerThatNeverAnswersIsNamed) {
+  auto results = testing::collect_processes(2, [](const Rendezvous& rendezvous) {
+    if (rendezvous.rank == 0) {
+      sleep(10);
+      return;
+    }
+    MeshOptions options;
+    options.timeout = seconds(5);
+    const auto start = Clock::now();
+    try {
+      Mesh::join(rendezvous, options);
+      ADD_FAILURE() << "joined nobody";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::Comm);
+      EXPECT_LT(Clock::now() - start, seconds(8));
+      throw;
+    }
+  });
+  expect_words(results[1], {"rank 1: rank 0 did not answer on 127.0.0.1:", "within 5000 ms"});
+  EXPECT_TRUE(results[1].failures.empty()) << results[1].failures[0];
 }
 
 TEST(Joining, PortInUseIsNamed) {

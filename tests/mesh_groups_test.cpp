@@ -39,6 +39,9 @@ TEST(Axes, AreTheRanksThatDifferAlongOne) {
       4,
       [](Mesh mesh) {
         int rank = mesh.rank();
+        ASSERT_EQ(mesh.axes().size(), 3);
+        EXPECT_EQ(mesh.axes()[1].name, "dp");
+        EXPECT_EQ(mesh.axes()[1].size, 1);
         EXPECT_EQ(members(mesh.group("pp")), (std::vector<int>{rank % 2, rank % 2 + 2}));
         EXPECT_EQ(members(mesh.group("dp")), std::vector<int>{rank});
         EXPECT_EQ(members(mesh.group("tp")), (std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}));
@@ -185,8 +188,8 @@ TEST(Checks, RefuseBeforeAnythingIsSent) {
       refused([&] { dp.reduce_scatter(two.to(at::kHalf), four, false, "h.0"); }, "out must be fp32");
       refused([&] { dp.reduce_scatter(two, four.to(at::kLong), false, "h.0"); },
               "expected fp32, bf16 or fp16");
-      refused([&] { dp.all_reduce(at::zeros({2}, at::kHalf), Group::Reduce::Sum, "h.0"); },
-              "expected fp32 or fp64");
+      refused([&] { dp.all_reduce(at::zeros({2}, at::kLong), Group::Reduce::Sum, "h.0"); },
+              "the tensor is Long, expected fp32, fp64, bf16 or fp16");
       refused([&] { dp.broadcast(two, 2, "h.0"); }, "root is rank 2 of a group of 2");
       refused([&] { dp.send(two, 0, 0, "h.0"); }, "to itself");
       refused([&] { dp.receive(two, -1, 0, "h.0"); }, "rank -1");

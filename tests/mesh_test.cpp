@@ -91,6 +91,26 @@ TEST_P(AnySize, AllReduceSmallAndLargeGiveTheSameBits) {
   });
 }
 
+TEST_P(AnySize, AllReduceOfSixteenBitsAddsInFp32AndRoundsOnce) {
+  run_ranks(GetParam(), [](Mesh mesh) {
+    for (auto dtype : {at::kBFloat16, at::kHalf})
+      for (int64_t count : {1, 1000, 64 * 1024 + 5}) {
+        at::Tensor sum = awkward(mesh.rank(), count, dtype);
+        mesh.world().all_reduce(sum, Group::Reduce::Sum, "unit").wait();
+        const at::Tensor expected = serial_sum(mesh.size(), 0, count, count, dtype, at::kFloat).to(dtype);
+        EXPECT_TRUE(at::equal(sum, expected)) << c10::toString(dtype) << " " << count;
+        if (mesh.size() > 3 && count > 1) {  // rounding every sum gives other bits: the test can tell
+          EXPECT_FALSE(at::equal(sum, serial_sum(mesh.size(), 0, count, count, dtype, dtype)));
+        }
+        at::Tensor max = awkward(mesh.rank(), count, dtype), greatest = awkward(0, count, dtype);
+        mesh.world().all_reduce(max, Group::Reduce::Max, "unit").wait();
+        for (int rank = 1; rank < mesh.size(); ++rank)
+          greatest = at::maximum(greatest, awkward(rank, count, dtype));
+        EXPECT_TRUE(at::equal(max, greatest));
+      }
+  });
+}
+
 TEST_P(AnySize, BroadcastAndBarrier) {
   run_ranks(GetParam(), [](Mesh mesh) {
     for (int root = 0; root < mesh.size(); ++root) {

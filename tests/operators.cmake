@@ -1,1 +1,3 @@
-zero_test(operators TORCH USES operators FILES attention product log_softmax)
+if(ZERO_CPU_OPERATORS)
+  zero_test(operators TORCH USES operators base FILES attention product gelu log_softmax_gradient)
+endif()

@@ -6,7 +6,6 @@
 
 #include "support/expect_error.h"
 #include "support/optimizer_model.h"
-#include "zero/optimizer.h"
 
 namespace zero {
 namespace {
@@ -33,15 +32,29 @@ TEST(Spec, RefusesBadValuesByName) {
   EXPECT_ERROR(validate(Adam{.beta2 = nan}), Config, "Adam: beta2 is nan");
   EXPECT_ERROR(validate(Adam{.eps = -1e-8}), Config, "Adam: eps is -1e-08");
   EXPECT_ERROR(validate(SGD{.momentum = -0.1}), Config, "SGD: momentum is -0.1");
-  EXPECT_ERROR(validate(SGD{.nesterov = true}), Config, "SGD: momentum is 0, expected > 0 with nesterov");
+  EXPECT_ERROR(validate(SGD{.nesterov = true}), Config,
+               "SGD: nesterov is true, expected false unless momentum > 0 and dampening = 0");
   EXPECT_ERROR(validate(SGD{.momentum = 0.9, .dampening = 0.1, .nesterov = true}), Config,
-               "dampening is 0.1");
+               "SGD: nesterov is true");
   EXPECT_ERROR(validate(Lion{.weight_decay = -1}), Config, "Lion: weight_decay is -1");
   EXPECT_ERROR(validate(TorchOptimizer{}), Config, "make is empty");
-  for (const OptimizerSpec& spec :
-       {OptimizerSpec(AdamW{}), OptimizerSpec(Adam{}), OptimizerSpec(SGD{}), OptimizerSpec(Lion{})}) {
-    EXPECT_NO_THROW(validate(spec)) << name_of(spec);
-  }
+  EXPECT_ERROR(validate(LAMB{.min_coeff = -1}), Config, "LAMB: min_coeff is -1");
+  EXPECT_ERROR(validate(LAMB{.max_coeff = 1, .min_coeff = 2}), Config,
+               "LAMB: min_coeff is above max_coeff, expected at most max_coeff");
+  for_each_rule([&](const OptimizerRule& rule) {
+    EXPECT_NO_THROW(validate_rule(rule)) << rule_name(rule);
+    for (const Hyperparameter& one : hyperparameters_of(rule)) {
+      if (one.kind == Hyperparameter::Kind::Switch) continue;
+      for (const double bad : {nan, -0.5}) {
+        OptimizerRule wrong = rule;
+        auto values = numbers_of(rule, one);
+        values[one.kind == Hyperparameter::Kind::Pair ? 1 : 0] = bad;
+        set_numbers(wrong, one, values);
+        const std::string field(one.fields[one.kind == Hyperparameter::Kind::Pair ? 1 : 0]);
+        EXPECT_ERROR(validate_rule(wrong), Config, std::string(rule_name(rule)) + ": " + field + " is ");
+      }
+    }
+  });
 }
 
 TEST(Spec, StateBytesAndRate) {
@@ -56,7 +69,7 @@ TEST(Spec, StateBytesAndRate) {
     OptimizerModel model;
     int64_t bytes = 0;
     for (const auto& state :
-         make_shard_optimizer(spec, {}, model.shards, OptimizerModel::kParameters)->state()) {
+         make_test_optimizer(spec, {}, model.shards, OptimizerModel::kParameters).state()) {
       bytes += state.values.nbytes();
     }
     EXPECT_EQ(bytes, *optimizer_state_bytes(spec) *
@@ -94,7 +107,7 @@ TEST(Norm, CountsUsedSegmentsOnly) {
     for (const auto& leaf : model.plain) {
       if (leaf.grad().defined()) expected += leaf.grad().to(at::kDouble).square().sum().item<double>();
     }
-    EXPECT_NEAR(squared_norm(model.shards, 0.5, model.used), expected, 1e-12 * expected);
+    EXPECT_NEAR(norm_of(model.shards, 0.5, model.used), expected, 1e-12 * expected);
   }
 }
 
@@ -102,11 +115,11 @@ TEST(Norm, IsNotFiniteIfAGradientIsNot) {
   OptimizerModel model;
   model.set_gradients(0, 1);
   model.shards[0].gradient[60000] = std::numeric_limits<float>::infinity();
-  EXPECT_TRUE(std::isinf(squared_norm(model.shards, 0.5, model.used)));
+  EXPECT_TRUE(std::isinf(norm_of(model.shards, 0.5, model.used)));
   model.shards[1].gradient[1] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(squared_norm(model.shards, 0.5, model.used)));
+  EXPECT_TRUE(std::isnan(norm_of(model.shards, 0.5, model.used)));
   model.used = {1, 0, 0, 1, 1};
-  EXPECT_TRUE(std::isfinite(squared_norm(model.shards, 0.5, model.used)));
+  EXPECT_TRUE(std::isfinite(norm_of(model.shards, 0.5, model.used)));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
+#include "zero/model_spec.h"
 
 namespace zero {
 namespace {
@@ -88,16 +89,14 @@ TEST(PlanReport, TheEngineAccumulatesInFullPrecision) {
 TEST(PlanReport, CountAndPlanAgree) {
   constexpr int64_t kParameters = 32 * 60;
   ModuleSpec root{.name = "", .parameters = {{.name = "w", .shape = {kParameters}}}, .children = {}};
-  Dtype half = Dtype::bf16;
   for (int ranks : {1, 2, 3, 4, 5})
     for (int accumulation : {1, 3}) {
       CountPlan count =
           plan_from_count({.parameters = kParameters, .ranks = ranks, .accumulation_steps = accumulation});
       for (int stage = 0; stage <= 3; ++stage) {
-        PlanOptions options{
-            .stage = stage, .ranks = ranks, .accumulation_steps = accumulation, .budget_bytes = 0};
-        options.state.bf16_master_bytes = 2;
-        RankPlan rank = make_plan(root, options, {}, &half).rank;
+        const EngineOptions options{
+            .stage = stage, .dtype = Dtype::bf16, .accumulation_steps = accumulation, .budget_bytes = 0};
+        RankPlan rank = make_plan(root, options, {.ranks = ranks}).rank;
         const CountStage& row = count.stages[static_cast<size_t>(stage)];
         EXPECT_EQ(row.engine_state_bytes(), rank.state_bytes())
             << stage << " " << ranks << " " << accumulation;
@@ -237,14 +236,19 @@ TEST(PlanReport, TheTableOfACount) {
     EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
 }
 
-Config config_of(const std::string& text, int ranks) { return resolve(parse_config(text), ranks); }
+ConfigPlan planned(const Config& config, int ranks, std::optional<int64_t> memory_bytes = {}, int hosts = 1) {
+  return plan_from_config(config, trained_spec(config), ranks, memory_bytes, hosts);
+}
+PlanAnswer answered(const PlanRequest& request) { return answer(request, trained_spec); }
+
+Config resolved_config(const std::string& text, int ranks) { return resolve(parse_config(text), ranks); }
 constexpr const char* kGpt2 =
     R"({"train_batch_size": 16, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
   "zero_optimization": {"stage": 2}, "model": {"size": "gpt2"},
   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}})";
 
 TEST(PlanReport, AConfigurationAtEveryStage) {
-  ConfigPlan plan = plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000, /*hosts=*/4);
+  ConfigPlan plan = planned(resolved_config(kGpt2, 4), 4, 2'000'000'000, /*hosts=*/4);
   EXPECT_EQ(plan.parameters, 124'439'808);
   EXPECT_EQ(plan.chosen_stage, 2);
   EXPECT_EQ(plan.stages[2].rank.parameter_bytes - 2 * plan.parameters,
@@ -265,6 +269,7 @@ TEST(PlanReport, AConfigurationAtEveryStage) {
     EXPECT_EQ(row["stage"], stage);
     EXPECT_EQ(row["chosen"], stage == 2);
     EXPECT_EQ(row["state_bytes_per_rank"], rank.state_bytes());
+    EXPECT_EQ(row["state_bytes_per_rank_by_tier"]["device"], rank.state_bytes());
     EXPECT_EQ(row["parameter_bytes_per_rank"].get<int64_t>() + row["gradient_bytes_per_rank"].get<int64_t>() +
                   row["optimizer_bytes_per_rank"].get<int64_t>(),
               rank.state_bytes());
@@ -283,7 +288,7 @@ TEST(PlanReport, TheCopyThatIsSavedCounts) {
   const auto plan_with = [](const std::string& checkpoint) {
     std::string text = kGpt2;
     text.insert(1, "\"checkpoint\": " + checkpoint + ", ");
-    return plan_from_config(config_of(text, 4), 4, 2'000'000'000);
+    return planned(resolved_config(text, 4), 4, 2'000'000'000);
   };
   const ConfigPlan saving = plan_with(R"({"interval_steps": 20})");
   for (size_t stage = 0; stage <= 3; ++stage) {
@@ -303,7 +308,7 @@ TEST(PlanReport, TheCopyThatIsSavedCounts) {
 }
 
 TEST(PlanReport, TheTableOfAConfiguration) {
-  std::string text = to_text(plan_from_config(config_of(kGpt2, 4), 4, 2'000'000'000, /*hosts=*/4));
+  std::string text = to_text(planned(resolved_config(kGpt2, 4), 4, 2'000'000'000, /*hosts=*/4));
   expect_columns(text);
   for (const char* part :
        {"[stage 2]", "124,439,808 parameters", "4 ranks on 4 hosts, 2 micro-batches a step",
@@ -315,7 +320,7 @@ TEST(PlanReport, RanksOfAHostShareOneCopyOfTheParameters) {
   auto plan = [](const std::string& more, int hosts) {
     std::string text = kGpt2;
     text.insert(1, more);
-    return plan_from_config(config_of(text, 4), 4, {}, hosts);
+    return planned(resolved_config(text, 4), 4, {}, hosts);
   };
   const ConfigPlan apart = plan("", 4), together = plan("", 1);
   for (size_t stage = 1; stage <= 3; ++stage) {
@@ -360,7 +365,7 @@ TEST(PlanReport, AConfigurationsOwnChoicesCount) {
   auto stage = [](const std::string& more, size_t stage, int ranks = 4) {
     std::string text = kGpt2;
     text.insert(1, more);
-    return plan_from_config(config_of(text, ranks), ranks, {}, /*hosts=*/ranks).stages[stage];
+    return planned(resolved_config(text, ranks), ranks, {}, /*hosts=*/ranks).stages[stage];
   };
   EXPECT_EQ(stage(R"("residency": {"budget": 123456789},)", 3).rank.gather_window_bytes, 123456789);
   EXPECT_EQ(stage(R"("parallel": {"shard_group": 2},)", 3).replica_ranks, 2);
@@ -371,34 +376,59 @@ TEST(PlanReport, AConfigurationsOwnChoicesCount) {
             stage("", 2).rank.gradient_bytes);
   EXPECT_EQ(stage("", 3, 1).rank.traffic_elements(), 0);
   Config unresolved = parse_config(kGpt2);
-  EXPECT_ERROR(plan_from_config(unresolved, 4), Usage, "resolve");
+  EXPECT_ERROR(planned(unresolved, 4), Usage, "resolve");
+}
+
+TEST(PlanReport, WhatIsDividedBeforeItTravelsDoesSoInFp32) {
+  const auto wire = [](const std::string& more) {
+    std::string text = kGpt2;
+    text.insert(1, more);
+    return planned(resolved_config(text, 4), 4).stages[2].communication_dtype;
+  };
+  EXPECT_EQ(wire(""), Dtype::bf16);
+  EXPECT_EQ(wire(R"("gradient_predivide_factor": 2,)"), Dtype::f32);
+  EXPECT_EQ(wire(R"("prescale_gradients": true,)"), Dtype::f32);
+  EXPECT_EQ(wire(R"("prescale_gradients": true, "communication_data_type": "bf16",)"), Dtype::bf16);
+}
+
+TEST(PlanReport, ReplicasThatShareMemoryReduceInSmallBucketsToo) {
+  const auto stage = [](int hosts) {
+    std::string text = kGpt2;
+    text.insert(1, R"("parallel": {"shard_group": 1},)");
+    return planned(resolved_config(text, 4), 4, {}, hosts).stages[3];
+  };
+  EXPECT_EQ(stage(4).reduce_bucket_numel, 16 << 20);
+  EXPECT_EQ(stage(1).reduce_bucket_numel, 2 << 20);
+  EXPECT_LT(stage(1).rank.bucket_bytes, stage(4).rank.bucket_bytes);
 }
 
 TEST(PlanReport, AnswersACountOrAConfiguration) {
   testing::TemporaryDirectory directory;
   std::string path = (directory.path() / "config.json").string();
   std::ofstream(path) << kGpt2;
-  json count = json::parse(answer({.parameters = "1T", .ranks = 1024, .memory = "80GB", .json = true}).text);
+  json count =
+      json::parse(answered({.parameters = "1T", .ranks = 1024, .memory = "80GB", .json = true}).text);
   EXPECT_EQ(count["stages"][3]["state_bytes_per_rank"], 15'625'000'000);
-  json config = json::parse(answer({.config = path, .ranks = 4, .json = true}).text);
+  json config = json::parse(answered({.config = path, .ranks = 4, .json = true}).text);
   EXPECT_EQ(config["ranks"], 4);
-  EXPECT_EQ(json::parse(answer({.config = path, .json = true}).text)["ranks"], 1);
+  EXPECT_EQ(json::parse(answered({.config = path, .json = true}).text)["ranks"], 1);
   std::vector<std::string> overrides{"parallel.ranks=8", "zero_optimization.stage=3"};
-  config = json::parse(answer({.config = path, .overrides = overrides, .json = true}).text);
+  config = json::parse(answered({.config = path, .overrides = overrides, .json = true}).text);
   EXPECT_EQ(config["ranks"], 8);
   EXPECT_EQ(config["chosen_stage"], 3);
-  EXPECT_NE(answer({.parameters = "124M"}).text.find("124,000,000 parameters on 1 rank,"), std::string::npos);
+  EXPECT_NE(answered({.parameters = "124M"}).text.find("124,000,000 parameters on 1 rank,"),
+            std::string::npos);
 }
 
 TEST(PlanReport, QuestionsWithoutAnAnswer) {
-  EXPECT_ERROR(answer({}), Config, "got neither");
-  EXPECT_ERROR(answer({.config = "a", .parameters = "1"}), Config, "got both");
-  EXPECT_ERROR(answer({.config = "/nowhere/config.json"}), Io, "/nowhere/config.json");
-  EXPECT_ERROR(answer({.config = "a", .accumulation_steps = 2}), Config, "--accumulation");
-  EXPECT_ERROR(answer({.parameters = "-5"}), Config, "--parameters: expected a count");
-  EXPECT_ERROR(answer({.parameters = "5", .ranks = -1}), Config, "--ranks");
-  EXPECT_ERROR(answer({.parameters = "5", .memory = "lots"}), Config, "--memory: expected a size");
-  EXPECT_ERROR(answer({.overrides = {"a=b"}, .parameters = "5"}), Config, "--set");
+  EXPECT_ERROR(answered({}), Config, "got neither");
+  EXPECT_ERROR(answered({.config = "a", .parameters = "1"}), Config, "got both");
+  EXPECT_ERROR(answered({.config = "/nowhere/config.json"}), Io, "/nowhere/config.json");
+  EXPECT_ERROR(answered({.config = "a", .accumulation_steps = 2}), Config, "--accumulation");
+  EXPECT_ERROR(answered({.parameters = "-5"}), Config, "--parameters: expected a count");
+  EXPECT_ERROR(answered({.parameters = "5", .ranks = -1}), Config, "--ranks");
+  EXPECT_ERROR(answered({.parameters = "5", .memory = "lots"}), Config, "--memory: expected a size");
+  EXPECT_ERROR(answered({.overrides = {"a=b"}, .parameters = "5"}), Config, "--set");
 }
 
 }  // namespace

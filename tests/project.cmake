@@ -5,15 +5,20 @@ find_program(ZERO_BASH bash REQUIRED)
 add_test(NAME include_rule COMMAND ${ZERO_PYTHON} ${PROJECT_SOURCE_DIR}/tools/check_includes.py)
 add_test(NAME check_includes COMMAND ${ZERO_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/check_includes_test.py)
 add_test(NAME format COMMAND ${PROJECT_SOURCE_DIR}/dev fmt --check)
-# Builds the fuzz targets where that is still to do: minutes, the first time.
-add_test(NAME fuzz COMMAND ${PROJECT_SOURCE_DIR}/dev fuzz 1)
+# Builds the fuzz targets where that is still to do, which takes minutes: `./dev soak` runs it.
+add_test(NAME fuzz CONFIGURATIONS soak COMMAND ${PROJECT_SOURCE_DIR}/dev fuzz 1)
 add_test(NAME dev_script COMMAND ${ZERO_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/dev_test.sh)
 
 set(consumer_flags "")
+set(consumer_tokenizer ${CMAKE_CURRENT_SOURCE_DIR}/golden/sentencepiece/bpe.model)
 if(ZERO_SANITIZE)
   set(consumer_flags "-fsanitize=${ZERO_SANITIZE}")
+  set(consumer_tokenizer "")  # a sanitizer allows no plugin a scope of its own
 endif()
 add_test(NAME consumer COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSCRATCH=${PROJECT_BINARY_DIR}/consumer
-         -DCOMPILER=${CMAKE_CXX_COMPILER} -DCXX_FLAGS=${consumer_flags} -DTOOL=$<TARGET_EXISTS:zero_tool>
+         -DCOMPILER=${CMAKE_CXX_COMPILER} -DCXX_FLAGS=${consumer_flags}
+         -DTOKENIZER=${consumer_tokenizer} -DTOOL=$<TARGET_EXISTS:zero_tool>
          -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/run.cmake)
-set_tests_properties(include_rule check_includes format fuzz dev_script consumer PROPERTIES TIMEOUT 1200)
+add_test(NAME symbols COMMAND ${ZERO_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/symbols_test.py $<TARGET_FILE:zero>
+         $<TARGET_FILE:zero_sentencepiece> ${LibTorch_ROOT_DIR}/lib)
+set_tests_properties(include_rule check_includes format fuzz dev_script symbols consumer PROPERTIES TIMEOUT 1200)

@@ -1,6 +1,6 @@
 // Eviction and prefetch as pure decisions: hand-checked cases, optimality against brute force, and invariants
 // on random play.
-#include "zero/residency_policy.h"
+#include "plan/residency_policy.h"
 
 #include <gtest/gtest.h>
 
@@ -37,17 +37,19 @@ class Player {
     apply(policy_.touch(units));
     for (int unit : units) EXPECT_TRUE(resident_.contains(unit)) << unit;
   }
-  /// A pass over `order`; returns how many fetches it took.
-  int64_t pass(const std::vector<int>& order, bool values_last, Pass kind = Pass::Train) {
+  /// A pass over `order`, after a training pass a step; returns how many fetches it took.
+  int64_t pass(const std::vector<int>& order, Pass kind = Pass::Train) {
     const int64_t before = fetches_;
-    apply(policy_.begin_pass(kind, values_last));
+    apply(policy_.begin_pass(kind));
     for (int unit : order) touch({unit});
     apply(policy_.end_pass());
-    if (!values_last) {
-      policy_.forget_values();
-      resident_.clear();
-    }
+    if (kind == Pass::Train) forget();
     return fetches_ - before;
+  }
+  /// What a step does.
+  void forget() {
+    policy_.forget_values();
+    resident_.clear();
   }
   ResidencyPolicy& policy() { return policy_; }
   int64_t peak() const { return peak_; }
@@ -70,7 +72,7 @@ std::vector<int> forward_backward(int units) {
 TEST(ResidencyPolicy, WithoutBudgetEachUnitIsFetchedForwardAndBackward) {
   Player player({.unit_bytes = {8, 8, 8, 8}, .budget_bytes = 0, .prefetch_bytes = 0});
   for (int step = 0; step < 3; ++step) {
-    player.apply(player.policy().begin_pass(Pass::Train, false));
+    player.apply(player.policy().begin_pass(Pass::Train));
     int64_t fetches = 0;
     for (int unit : {0, 1, 2, 3}) {
       auto actions = player.policy().touch(std::vector<int>{unit});
@@ -93,21 +95,21 @@ TEST(ResidencyPolicy, WithoutBudgetEachUnitIsFetchedForwardAndBackward) {
 
 TEST(ResidencyPolicy, WithEverythingResidentEachUnitIsFetchedOnce) {
   Player player({.unit_bytes = {8, 8, 8, 8}});
-  for (int step = 0; step < 3; ++step) EXPECT_EQ(player.pass(forward_backward(4), false), 4);
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(player.pass(forward_backward(4)), 4);
 }
 
 TEST(ResidencyPolicy, KeepsWhatIsUsedSoonest) {
   // Budget of two of four units: at the turn units 3 and 2 stay, 0 and 1 come again.
   Player player({.unit_bytes = {8, 8, 8, 8}, .budget_bytes = 16, .prefetch_bytes = 0});
-  player.pass(forward_backward(4), false);
-  EXPECT_EQ(player.pass(forward_backward(4), false), 6);
+  player.pass(forward_backward(4));
+  EXPECT_EQ(player.pass(forward_backward(4)), 6);
   EXPECT_LE(player.peak(), 16);
 }
 
 TEST(ResidencyPolicy, PrefetchesInScheduleOrderWithinItsBytes) {
   Player player({.unit_bytes = {8, 8, 8, 8}, .budget_bytes = 24, .prefetch_bytes = 8});
-  player.pass(forward_backward(4), false);
-  auto begin = player.policy().begin_pass(Pass::Train, false);
+  player.pass(forward_backward(4));
+  auto begin = player.policy().begin_pass(Pass::Train);
   EXPECT_EQ(begin.fetch, std::vector<int>{0});
   player.apply(begin);
   auto first = player.policy().touch(std::vector<int>{0});
@@ -115,32 +117,89 @@ TEST(ResidencyPolicy, PrefetchesInScheduleOrderWithinItsBytes) {
   player.apply(first);
 }
 
-TEST(ResidencyPolicy, ValuesThatLastServeTheNextPass) {
+TEST(ResidencyPolicy, ValuesOfAnEvaluationServeTheNext) {
   Player player({.unit_bytes = {8, 8, 8}, .budget_bytes = 16, .prefetch_bytes = 0});
-  player.pass({0, 1, 2, 2, 1, 0}, true);
+  player.pass({0, 1, 2, 2, 1, 0}, Pass::Evaluate);
   EXPECT_EQ(player.resident(), (std::set<int>{0, 1})) << "the next pass begins with them";
-  EXPECT_EQ(player.pass({0, 1, 2, 2, 1, 0}, true), 2);
+  EXPECT_EQ(player.pass({0, 1, 2, 2, 1, 0}, Pass::Evaluate), 2);
+}
+
+// Forwards and backwards of micro-batches over units 0..n-1, trimmed after each: "FFBFBB".
+void play(Player& player, int units, std::string_view phases) {
+  player.apply(player.policy().begin_pass(Pass::Train));
+  for (const char phase : phases) {
+    for (int i = 0; i < units; ++i) player.touch({phase == 'F' ? i : units - 1 - i});
+    player.apply(player.policy().trim());
+  }
+  player.apply(player.policy().end_pass());
+}
+
+TEST(ResidencyPolicy, AnyOrderOfMicroBatchesIsOneSchedule) {
+  for (const std::string_view phases : {"FBFBFB", "FFBFBB", "FFFBBB"}) {
+    Player player({.unit_bytes = {8, 8, 8, 8}, .budget_bytes = 24});
+    for (int step = 0; step < 4; ++step) {
+      play(player, 4, phases);
+      EXPECT_EQ(player.policy().recordings(Pass::Train), 1) << phases << ", step " << step;
+      if (step < 3) player.forget();
+    }
+  }
+}
+
+TEST(ResidencyPolicy, AnEvaluationInsideATrainingPassLeavesItsScheduleAlone) {
+  Player player({.unit_bytes = {8, 8, 8, 8}, .budget_bytes = 16});
+  const std::vector<int> order = forward_backward(4);
+  const auto half = std::span(order).first(4), rest = std::span(order).subspan(4);
+  const auto train = [&](bool evaluates) {
+    player.apply(player.policy().begin_pass(Pass::Train));
+    for (int unit : half) player.touch({unit});
+    if (evaluates) player.pass({2, 0}, Pass::Evaluate);
+    EXPECT_TRUE(player.policy().in_pass(Pass::Train));
+    for (int unit : rest) player.touch({unit});
+    player.apply(player.policy().end_pass());
+    player.forget();
+  };
+  for (const bool evaluates : {false, true, true, false}) train(evaluates);
+  EXPECT_EQ(player.policy().recordings(Pass::Train), 1);
+  EXPECT_EQ(player.policy().recordings(Pass::Evaluate), 1);
+  EXPECT_EQ(player.policy().schedule(Pass::Train), (std::vector<int>{0, 1, 2, 3, 2, 1, 0}));
+  EXPECT_EQ(player.policy().schedule(Pass::Evaluate), (std::vector<int>{2, 0}));
+}
+
+TEST(ResidencyPolicy, AnAbandonedPassLeavesTheScheduleAlone) {
+  Player player({.unit_bytes = {8, 8, 8}, .budget_bytes = 16});
+  player.pass({0, 1, 2, 1, 0});
+  player.apply(player.policy().begin_pass(Pass::Train));
+  player.touch({2});
+  player.apply(player.policy().abandon_passes());
+  EXPECT_FALSE(player.policy().in_pass());
+  EXPECT_EQ(player.policy().schedule(Pass::Train), (std::vector<int>{0, 1, 2, 1, 0}));
+  EXPECT_EQ(player.policy().recordings(Pass::Train), 1);
+  player.pass({0, 1, 2, 1, 0});
+  EXPECT_EQ(player.policy().recordings(Pass::Train), 1);
 }
 
 TEST(ResidencyPolicy, FollowsAnOrderThatChanges) {
   Player player({.unit_bytes = {8, 8, 8, 8, 8}, .budget_bytes = 16});
-  player.pass({0, 1, 2, 3, 4}, true);
-  player.pass({0, 2, 4}, true);        // units left out
-  player.pass({0, 3, 1, 3, 4}, true);  // others, in another order
-  EXPECT_EQ(player.policy().schedule(Pass::Train), (std::vector<int>{0, 3, 1, 3, 4}));
+  for (const Pass kind : {Pass::Train, Pass::Evaluate}) {
+    player.pass({0, 1, 2, 3, 4}, kind);
+    player.pass({0, 2, 4}, kind);        // units left out
+    player.pass({0, 3, 1, 3, 4}, kind);  // others, in another order
+    EXPECT_EQ(player.policy().schedule(kind), (std::vector<int>{0, 3, 1, 3, 4}));
+    EXPECT_EQ(player.policy().recordings(kind), 3);
+  }
 }
 
 TEST(ResidencyPolicy, EvaluationHasItsOwnSchedule) {
   Player player({.unit_bytes = {8, 8, 8}, .budget_bytes = 8});
-  player.pass({0, 1, 2, 1, 0}, false);
-  player.pass({2, 1}, true, Pass::Evaluate);
+  player.pass({0, 1, 2, 1, 0});
+  player.pass({2, 1}, Pass::Evaluate);
   EXPECT_EQ(player.policy().schedule(Pass::Train), (std::vector<int>{0, 1, 2, 1, 0}));
   EXPECT_EQ(player.policy().schedule(Pass::Evaluate), (std::vector<int>{2, 1}));
 }
 
 TEST(ResidencyPolicy, AnOperatorMayNeedMoreThanTheBudget) {
   Player player({.unit_bytes = {8, 8, 8}, .budget_bytes = 8});
-  player.apply(player.policy().begin_pass(Pass::Train, false));
+  player.apply(player.policy().begin_pass(Pass::Train));
   player.touch({0, 1, 2});
   EXPECT_EQ(player.peak(), 24);
   player.touch({1});
@@ -186,8 +245,8 @@ TEST(ResidencyPolicy, IsOptimalOnceTheScheduleIsKnown) {
       Player player({.unit_bytes = std::vector<int64_t>(static_cast<size_t>(units), 8),
                      .budget_bytes = static_cast<int64_t>(slots) * 8,
                      .prefetch_bytes = prefetch});
-      player.pass(order, false);
-      EXPECT_EQ(player.pass(order, false), fewest_fetches(order, slots)) << "prefetch " << prefetch;
+      player.pass(order);
+      EXPECT_EQ(player.pass(order), fewest_fetches(order, slots)) << "prefetch " << prefetch;
     }
   }
 }
@@ -207,7 +266,7 @@ TEST(ResidencyPolicy, StaysInsideBudgetOnRandomPlay) {
     for (int pass = 0; pass < 4; ++pass) {
       std::vector<int> order(random() % 12);
       for (int& unit : order) unit = static_cast<int>(random() % options.unit_bytes.size());
-      player.pass(order, random() % 2 == 0);
+      player.pass(order, random() % 2 == 0 ? Pass::Train : Pass::Evaluate);
     }
     EXPECT_LE(player.peak(), std::max(options.budget_bytes, largest));
   }

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "mesh/agree.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/small_run.h"
-#include "train/agree.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/run_files.h"
@@ -76,8 +76,11 @@ TEST_F(RunDirectory, ResumeRefusesAnotherModel) {
   EXPECT_ERROR(check_run(small.config(2, {"model.heads=4"}), 2, {.resume = "auto"}), Config,
                "step-00000002: it is of another model: model.heads 2, now 4");
   EXPECT_ERROR(check_run(small.config(2), 2, {.resume = "nowhere"}), Config,
-               "nowhere: there is no such checkpoint");
-  EXPECT_ERROR(check_run(small.config(2), 2, {.resume = run.string()}), Config, "it is not a checkpoint");
+               "nowhere: there is no such directory");
+  EXPECT_ERROR(check_run(small.config(2), 2, {.resume = small.path().string()}), Config,
+               "neither a run directory nor a checkpoint");
+  // A run stands for its newest checkpoint.
+  check_run(small.config(2), 2, {.resume = run.string()});
   // Dropout is no part of what the tensors mean.
   check_run(small.config(2, {"model.dropout=0.2", "run.steps=9"}), 2, {.resume = "auto"});
 }
@@ -179,18 +182,49 @@ TEST(Progress, Durations) {
   EXPECT_EQ(training::duration_text(std::numeric_limits<double>::quiet_NaN()), "?");
 }
 
+// At 80 columns too, the time that is left is shown, and no figure is cut into another one.
+TEST(Progress, ANarrowTerminalShowsWhatMattersMost) {
+  const std::vector<std::string> fields = {"step 1234/100000", "loss 10.1234", "ETA 12h34m",
+                                           "12.3K tokens/s",   "lr 3.00e-04",  "grad norm 12.345",
+                                           "memory 1.23 GiB"};
+  const std::string all =
+      "[==========          ] step 1234/100000  loss 10.1234  ETA 12h34m  12.3K tokens/s  lr 3.00e-04  grad "
+      "norm "
+      "12.345  memory 1.23 GiB";
+  EXPECT_EQ(training::bar_line(fields, 0.5, 200), all);
+  EXPECT_EQ(training::bar_line(fields, 0.5, 79),
+            "[=====     ] step 1234/100000  loss 10.1234  ETA 12h34m  12.3K tokens/s");
+  EXPECT_EQ(training::bar_line(fields, 1, 50), "step 1234/100000  loss 10.1234  ETA 12h34m");
+  EXPECT_EQ(training::bar_line(fields, 1, 40), "step 1234/100000  loss 10.1234");
+  EXPECT_EQ(training::bar_line(fields, 1, 10), "step 1234/");
+  for (int columns = 1; columns < 200; ++columns) {
+    const std::string line = training::bar_line(fields, 0.3, columns);
+    EXPECT_LE(static_cast<int>(line.size()), columns);
+    const std::string text = line.starts_with('[') ? line.substr(line.find(']') + 2) : line;
+    EXPECT_TRUE(columns < 16 || all.find(text + "  ") != all.npos || all.ends_with(text)) << line;
+  }
+}
+
 TEST(Agree, OneRanksErrorIsEverybodys) {
   const auto results = collect_ranks(3, [](const Mesh& mesh) {
-    EXPECT_EQ(training::text_of_rank0(mesh, mesh.rank() == 0 ? "hello" : "", "text"), "hello");
-    EXPECT_EQ(training::text_of_rank0(mesh, "", "text"), "");
-    training::together(mesh, "nothing", [] {});
-    training::together(mesh, "something", [&] {
+    EXPECT_EQ(detail::text_of_rank(mesh, 0, mesh.rank() == 0 ? "hello" : "", "text"), "hello");
+    EXPECT_EQ(detail::text_of_rank(mesh, 0, "", "text"), "");
+    detail::together(mesh, "nothing", [] {});
+    detail::together(mesh, "something", [&] {
       if (mesh.rank() == 1) fail(ErrorKind::Io, "disk", "is full");
     });
   });
-  EXPECT_EQ(results[1].error, "I/O error: disk: is full");
-  for (const int rank : {0, 2}) EXPECT_EQ(results[rank].error, "I/O error: rank 1: disk: is full");
-  for (const auto& result : results) EXPECT_TRUE(result.failures.empty());
+  for (const auto& result : results) {
+    EXPECT_EQ(result.error, "I/O error: rank 1: disk: is full");
+    EXPECT_TRUE(result.failures.empty());
+  }
+}
+
+TEST(Agree, WhatAllRanksSayIsNotOneRanks) {
+  const auto results = collect_ranks(2, [](const Mesh& mesh) {
+    detail::together(mesh, "something", [] { fail(ErrorKind::Config, "key", "is wrong"); });
+  });
+  for (const auto& result : results) EXPECT_EQ(result.error, "config error: key: is wrong");
 }
 
 }  // namespace

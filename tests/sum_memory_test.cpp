@@ -1,5 +1,5 @@
 // Where summed gradients lie changes no bit of them.
-#include "engine/sum_memory.h"
+#include "sharding/sum_memory.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The gradient of a negative log likelihood without its matrix: values, and when it must be there after all.
-#include "engine/target_gradients.h"
+#include "operators/target_gradients.h"
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
@@ -9,10 +9,12 @@
 #include <torch/nn/functional/loss.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
-#include "engine/dispatch.h"
+#include "operators/cpu_operators.h"
+#include "seam/dispatch.h"
 
 namespace {
 using torch::Tensor;
@@ -63,7 +65,7 @@ LogitsAndTargets some_logits(at::ScalarType dtype = at::kFloat) {
 Tensor gradient_of(const LogitsAndTargets& given, const LossOfLogits& loss, bool elements,
                    const std::vector<Tensor>& upstream = {}) {
   const Tensor logits = given.logits.detach().clone().requires_grad_();
-  const detail::InterceptOperators intercept(nullptr, elements);
+  const detail::InterceptOperators intercept(nullptr, detail::cpu_operators(elements));
   const Tensor value = loss(logits, given.targets);
   if (elements) detail::prepare_target_gradients({value});
   return torch::autograd::grad({value}, {logits}, upstream)[0];
@@ -128,6 +130,17 @@ TEST(TargetGradients, OfAllTargetsIgnoredAreZero) {
   LogitsAndTargets given = some_logits();
   given.targets.fill_(-100);
   EXPECT_EQ(gradient_of(given, &mean_loss, true).count_nonzero().item<int64_t>(), 0);
+}
+
+TEST(TargetGradients, OfIgnoredRowsOfNaNAreNaN) {
+  LogitsAndTargets given = some_logits();
+  given.targets[2] = -100;
+  given.targets[5] = -100;
+  given.logits[2].fill_(std::numeric_limits<float>::quiet_NaN());
+  const Tensor wanted = gradient_of(given, &mean_loss, false), got = gradient_of(given, &mean_loss, true);
+  EXPECT_EQ(wanted.isnan().sum().item<int64_t>(), kClasses);
+  EXPECT_TRUE(at::equal(got.isnan(), wanted.isnan()));
+  EXPECT_EQ(got[5].count_nonzero().item<int64_t>(), 0);
 }
 
 TEST(TargetGradients, AreMatricesWhereSomebodyCouldSeeThem) {
@@ -205,7 +218,7 @@ TEST(TargetGradients, AreWrittenOutForADimThatIsNotTheLast) {
 TEST(TargetGradients, HoldForThePreparedBackwardOnly) {
   const LogitsAndTargets given = some_logits();
   const Tensor logits = given.logits.clone().requires_grad_();
-  const detail::InterceptOperators intercept(nullptr, true);
+  const detail::InterceptOperators intercept(nullptr, &detail::run_cpu_operator);
   const Tensor p = at::log_softmax(logits, 1), value = at::nll_loss(p, given.targets);
   const auto gradient = [&](const Tensor& of) {
     return torch::autograd::grad({of}, {logits}, {}, /*retain_graph=*/true)[0];

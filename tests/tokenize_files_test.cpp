@@ -47,6 +47,8 @@ std::string text_of(const fs::path& path) {
   return text;
 }
 
+constexpr std::string_view kOld = "ZEROTOK\nold";  // begins as a token file, which may be replaced
+
 class TokenizeFiles : public ::testing::Test {
  protected:
   TokenizeResult run(const std::vector<fs::path>& inputs, const TokenizeOptions& options = {}) {
@@ -54,9 +56,9 @@ class TokenizeFiles : public ::testing::Test {
   }
   void refused(ErrorKind kind, const std::vector<std::string>& texts, const std::vector<fs::path>& inputs,
                const TokenizeOptions& options = {}) {
-    folder_.write("out/tokens", "old");
+    folder_.write("out/tokens", kOld);
     expect_error(kind, texts, [&] { run(inputs, options); });
-    EXPECT_EQ(testing::read_bytes(out_), "old");
+    EXPECT_EQ(testing::read_bytes(out_), kOld);
     EXPECT_EQ(std::distance(fs::directory_iterator(out_.parent_path()), {}), 1);
   }
 
@@ -190,6 +192,22 @@ TEST_F(TokenizeFiles, RefusesBadTextAndLeavesWhatWasThere) {
   folder_.write("empties/a.txt", ""), folder_.write("empties/b.txt", "");
   refused(ErrorKind::Config, {"all texts are empty"}, {folder_.path() / "empties"});
   refused(ErrorKind::Unsupported, {"good.txt", "more than 3 bytes"}, {good}, {.most_document_bytes = 3});
+}
+
+TEST_F(TokenizeFiles, NeverReplacesAnythingButTokenFiles) {
+  const auto text = folder_.write("text.txt", "a text");
+  const auto json = folder_.write("tokenizer.json", "{}");
+  for (const auto& path : {text, json})
+    expect_error(ErrorKind::Config, {path.string(), "it exists and is not a token file"},
+                 [&] { tokenize_files({text}, tokenizer(), path); });
+  expect_error(ErrorKind::Config, {"tokenizer.json", "it exists and is not a token file"}, [&] {
+    tokenize_files({text}, tokenizer(), out_, {.held_out_file = json, .held_out_fraction = 0.5});
+  });
+  EXPECT_EQ(testing::read_bytes(text), "a text");
+  EXPECT_EQ(testing::read_bytes(json), "{}");
+  run({text});
+  run({text});
+  EXPECT_EQ(text_of(out_), "a text|");
 }
 
 TEST_F(TokenizeFiles, RefusesContradictoryOptions) {

@@ -113,7 +113,7 @@ TEST_F(TokenizerFiles, BrokenVocabulary) {
   corrupt({"id 70", "belongs to"}, [](json& v) { v["new"] = 70; });
   std::string text = tiny().dump();
   text.insert(text.find("\"vocab\":{") + 9, "\"!\":1999999,");
-  refused_text(ErrorKind::Corrupt, {"the key \"!\" stands twice"}, text);
+  refused_text(ErrorKind::Corrupt, {"key \"!\" is given twice"}, text);
   refused(ErrorKind::Unsupported, {"no token for the byte 10"}, [](json& t) {
     t["model"]["vocab"].erase("\u010a");
     t["model"]["merges"] = json::array();

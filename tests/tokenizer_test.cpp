@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "base/utf8.h"
 #include "data/bpe.h"
 #include "data/nfc.h"
 #include "data/splitter.h"
@@ -16,7 +17,6 @@
 #include "data/unicode.h"
 #include "support/expect_error_texts.h"
 #include "support/temporary_directory.h"
-#include "zero/utf8.h"
 
 namespace zero {
 namespace {

@@ -43,10 +43,10 @@ TEST(BenchStep, WritesOneRecordOfAllRanks) {
 
 TEST(BenchStep, OthersTakeTheirTurnAndLeaveTheStepsAsTheyAre) {
   const json alone = record_of({"--alone"}), plain = record_of({"--stage", "3"}),
-             beside = record_of({"--stage", "3", "--beside", "alone,0"});
+             beside = record_of({"--stage", "3", "--beside", "alone,libtorch,0"});
   EXPECT_EQ(alone["mode"], "alone");
   EXPECT_FALSE(alone.contains("plan_mib"));
-  for (const char* field : {"alone_s", "alone_s_min", "stage_0_s", "stage_0_s_min"})
+  for (const char* field : {"alone_s", "alone_s_min", "libtorch_s", "stage_0_s", "stage_0_s_min"})
     EXPECT_GT(beside.value(field, 0.0), 0) << field;
   for (const char* field : {"loss_first", "loss", "plan_mib"})
     EXPECT_EQ(beside[field], plain[field]) << field;
@@ -65,6 +65,17 @@ TEST(BenchStep, ThePlanCountsActivations) {
   }
 }
 
+// The same training to rounding, by other kernels.
+TEST(BenchStep, OnLibTorchsOperators) {
+  const json ours = record_of({"--dtype", "bf16"}),
+             libtorchs = record_of({"--dtype", "bf16", "--operators", "libtorch"});
+  EXPECT_EQ(libtorchs["operators"], "libtorch");
+  EXPECT_NEAR(libtorchs["loss"].get<double>(), ours["loss"].get<double>(), 0.02);
+  if (ours["operators"] == "ours") {
+    EXPECT_NE(libtorchs["loss"], ours["loss"]);
+  }
+}
+
 TEST(BenchStep, SaysInWordsWhatTookTurns) {
   const ProgramResult result = bench_step({"--beside", "1"});
   EXPECT_EQ(result.exit, 0) << result.all();
@@ -73,8 +84,12 @@ TEST(BenchStep, SaysInWordsWhatTookTurns) {
 }
 
 TEST(BenchStep, RefusesWhatItCannotTime) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"--beside", "0,0"}, {"--beside", "4"}, {"--beside", "0", "--alone"}, {"--warmup", "4"}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--beside", "0,0"},
+                                             {"--beside", "4"},
+                                             {"--operators", "theirs"},
+                                             {"--beside", "0", "--alone"},
+                                             {"--warmup", "4"}}) {
     const ProgramResult result = bench_step(arguments);
     EXPECT_NE(result.exit, 0) << arguments[1];
     EXPECT_NE(result.error.find(arguments[0]), std::string::npos) << result.all();

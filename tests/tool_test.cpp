@@ -10,10 +10,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
 #include "support/program.h"
 #include "support/temporary_directory.h"
 #include "tool/text.h"
-#include "zero/utf8.h"
 
 namespace zero {
 namespace {
@@ -150,7 +150,10 @@ TEST_F(Tool, ATraceShowsEveryRanksStepsUnitsAndCollectives) {
     EXPECT_EQ(reduced->second, 4);
   }
   expect_refused({"train", "train.json", "--trace", "nowhere/trace.json"},
-                 {"--trace", "nowhere is not a directory"});
+                 {"nowhere/trace.json", "nowhere is not a directory"});
+  expect_refused({"train", "train.json", "--trace", "train.json"},
+                 {"train.json", "it exists and is not a trace"});
+  EXPECT_EQ(read_bytes(path() / "train.json"), kConfig);
   for (const auto& line : metrics())
     if (line.contains("waited_share")) {
       EXPECT_GE(line.at("waited_share").get<double>(), 0);
@@ -190,6 +193,59 @@ TEST_F(Tool, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(good({"generate", "run", "--prompt", "The clocks", "--tokens", "0"}).output, "The clocks\n");
 }
 
+TEST_F(Tool, ARunIsTheSameFromEveryDirectory) {
+  good({"train", "train.json"});
+  const std::string run = (path() / "run").string();
+  const std::vector<std::string> rest = {"--prompt", "The clocks", "--tokens", "3", "--seed", "5"};
+  const auto generate_in = [&](const fs::path& directory, const std::string& model) {
+    std::vector<std::string> arguments = {"generate", model};
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    const ProgramResult result = zero_in(directory, arguments);
+    EXPECT_EQ(result.exit, 0) << result.all();
+    return result.output;
+  };
+  const std::string text = generate_in(path(), "run");
+  EXPECT_EQ(generate_in("/", run), text);
+  EXPECT_EQ(generate_in("/", run + "/checkpoints/step-00000004"), text);
+  const fs::path made = path() / "made";
+  const ProgramResult consolidated = zero_in("/", {"consolidate", run, made.string()});
+  EXPECT_EQ(consolidated.exit, 0) << consolidated.all();
+  EXPECT_TRUE(fs::exists(made / "tokenizer.json"));
+  // Its configuration goes on with it, too.
+  const ProgramResult resumed =
+      zero_in("/", {"train", run + "/config.json", "--resume", "auto", "--set", "run.steps=5"});
+  EXPECT_EQ(resumed.exit, 0) << resumed.all();
+  EXPECT_EQ(losses().size(), 5);
+}
+
+TEST_F(Tool, OutputThatCannotBeWrittenIsAnError) {
+  for (const std::string verb :
+       {"plan train.json", "--help", "plan --help", "--version", "verify train.tokens"}) {
+    const std::string command = std::string(ZERO_TOOL) + " " + verb + " > /dev/full";
+    const ProgramResult result = Program({"/bin/sh", "-c", command}, {.directory = path()}).wait();
+    EXPECT_EQ(result.exit, 1) << verb << result.all();
+    EXPECT_NE(result.error.find("standard output: cannot write all of it: No space left"), std::string::npos)
+        << verb << result.all();
+  }
+}
+
+TEST_F(Tool, CountsStartAtOne) {
+  for (const char* verb : {"train", "plan"})
+    expect_refused({verb, "train.json", "--ranks", "0"},
+                   {"--ranks: expected a whole number from 1 on, got 0;"});
+  expect_refused({"launch", "--ranks", "0", "--", "true"}, {"expected a whole number from 1 on, got 0"});
+  expect_refused({"eval", "run", "--data", "eval.tokens", "--batches", "-1"}, {"from 1 on, got -1"});
+}
+
+TEST_F(Tool, TextsAndTokenizersAreNotReplaced) {
+  for (const char* name : {"text.txt", "tokenizer/tokenizer.json"}) {
+    const std::string before = read_bytes(path() / name);
+    expect_refused({"tokenize", "text.txt", "--tokenizer", "tokenizer", "--out", name},
+                   {name, "it exists and is not a token file"});
+    EXPECT_EQ(read_bytes(path() / name), before);
+  }
+}
+
 TEST_F(Tool, ResumesToTheSameLosses) {
   good({"train", "train.json", "--ranks", "2", "--run-dir", "whole", "--set", "run.steps=5"});
   good({"train", "train.json", "--ranks", "2", "--set", "run.steps=3", "--resume", "auto"});
@@ -198,6 +254,11 @@ TEST_F(Tool, ResumesToTheSameLosses) {
   EXPECT_NE(resumed.output.find("going on from run/checkpoints/step-00000003"), std::string::npos)
       << resumed.all();
   EXPECT_EQ(losses(), losses("whole"));
+  // A run stands for its newest checkpoint, as it does elsewhere.
+  const auto of_run =
+      good({"train", "train.json", "--run-dir", "other", "--set", "run.steps=6", "--resume", "whole"});
+  EXPECT_NE(of_run.output.find("going on from whole/checkpoints/step-00000005"), std::string::npos)
+      << of_run.all();
   ASSERT_EQ(losses().size(), 5);
   const auto again =
       good({"train", "train.json", "--ranks", "2", "--set", "run.steps=5", "--resume", "auto"});
@@ -336,15 +397,23 @@ TEST_F(Tool, DamagedCheckpoints) {
   const auto replace = [&](std::string_view with) { std::ofstream(file, std::ios::binary) << with; };
   replace(std::string_view(bytes).substr(0, bytes.size() / 2));
   expect_refused(resume, {"rank-00001.safetensors"});
-  expect_refused({"eval", "run", "--data", "eval.tokens"}, {"rank-00001.safetensors"});
+  expect_refused({"eval", "run", "--data", "eval.tokens"},
+                 {"rank-00001.safetensors", "the checkpoint before it is run/checkpoints/step-00000002"});
   std::string flipped = bytes;
   flipped[bytes.size() * 2 / 3] ^= 0x10;
   replace(flipped);
-  // The ranks find it out, so the error is repeated behind the number of the rank.
+  // The ranks find it out, all say the same, and it is shown once.
   const ProgramResult result = zero(resume);
   EXPECT_EQ(result.exit, 1) << result.all();
-  EXPECT_NE(result.error.find("rank-00001.safetensors"), std::string::npos) << result.all();
+  const size_t said = result.error.find("rank-00001.safetensors: tensor");
+  EXPECT_NE(said, std::string::npos) << result.all();
+  EXPECT_EQ(result.error.find("rank-00001.safetensors: tensor", said + 1), std::string::npos) << result.all();
+  EXPECT_NE(result.error.find("; the checkpoint before it is run/checkpoints/step-00000002\n"),
+            std::string::npos)
+      << result.all();
   EXPECT_EQ(losses().size(), 4);
+  expect_refused({"verify", "run"},
+                 {"are damaged", "the checkpoint before it is run/checkpoints/step-00000002"});
   // The one before it is whole, and going back to it loses nothing.
   good({"train", "train.json", "--ranks", "2", "--resume", "run/checkpoints/step-00000002"});
   EXPECT_TRUE(fs::exists(path() / "run/checkpoints/step-00000004-1"));
@@ -375,6 +444,14 @@ TEST_F(Tool, InspectsAndVerifiesCheckpoints) {
   EXPECT_EQ(json["metadata"]["user"]["position"], 16);
 
   expect_refused({"verify", "nothing"}, {"nothing", "no such directory"});
+  expect_refused({"inspect", "text.txt"}, {"text.txt", "it is a file, not a run directory or a checkpoint"});
+  expect_refused({"verify", "text.txt"}, {"text.txt", "it is no token file"});
+  const std::string good_tokens = good({"verify", "train.tokens"}).output;
+  EXPECT_TRUE(good_tokens.starts_with("train.tokens: good; ")) << good_tokens;
+  std::string tokens = read_bytes(path() / "train.tokens");
+  tokens.back() ^= 1;
+  write("bad.tokens", tokens);
+  expect_refused({"verify", "bad.tokens"}, {"bad.tokens: its tokens have checksum"});
   expect_refused({"inspect", "tokenizer"}, {"tokenizer", "neither a run directory nor a checkpoint"});
   expect_refused({"inspect", "run", "--tensors", "x*"}, {"no tensor's name matches"});
   const fs::path file = path() / "run/checkpoints/step-00000004/rank-00001.safetensors";
@@ -426,6 +503,33 @@ TEST_F(Tool, ASignalSavesAndTrainingGoesOn) {
   good({"verify", "run"});
   program.signal(SIGTERM);
   EXPECT_EQ(program.wait().exit, 128 + SIGTERM);
+}
+
+// `zero train C | head -1`, and then Ctrl-C: nobody reads what it says, and the run is saved all the same.
+TEST_F(Tool, AReaderThatGoesTakesNoRunAlong) {
+  for (const std::string ranks : {"1", "2"}) {
+    const std::string run = "unread" + ranks;
+    const std::string train = "(echo $BASHPID > pid.tmp; mv pid.tmp " + run +
+                              ".pid; exec " ZERO_TOOL " train train.json --ranks " + ranks + " --run-dir " +
+                              run + " --set run.steps=100000 --set checkpoint.interval_steps=0" +
+                              " --set logging.print_interval_steps=1 2>&1) | head -1; exit ${PIPESTATUS[0]}";
+    Program program({"bash", "-c", train}, {.directory = path()});
+    const auto steps = [&] {
+      std::error_code error;
+      if (!fs::exists(path() / run / "metrics.jsonl", error)) return std::ptrdiff_t{0};
+      const std::string lines = read_bytes(path() / run / "metrics.jsonl");  // the last may be half written
+      return std::count(lines.begin(), lines.end(), '\n');
+    };
+    // Long enough for many a line that nobody reads.
+    const bool trains = program.wait_until([&] { return steps() > 30; });
+    ASSERT_TRUE(trains) << program.result_so_far().all();
+    kill(std::stoi(read_bytes(path() / (run + ".pid"))), SIGINT);
+    const ProgramResult result = program.wait();
+    EXPECT_EQ(result.exit, 128 + SIGINT) << result.all();
+    good({"verify", run});
+    good({"train", "train.json", "--ranks", ranks, "--run-dir", run, "--resume", "auto", "--set",
+          "run.steps=" + std::to_string(steps() + 1)});
+  }
 }
 
 TEST_F(Tool, AFullDiskLosesNoCheckpoint) {

@@ -11,7 +11,7 @@
 #include "support/ranks.h"
 #include "support/small_run.h"
 #include "zero/checkpoint.h"
-#include "zero/engine_options.h"
+#include "zero/from_config.h"
 #include "zero/load_model.h"
 #include "zero/mesh.h"
 
@@ -37,11 +37,10 @@ std::map<std::string, std::string> newest_values(const std::filesystem::path& ru
   const CheckpointReader reader(latest_checkpoint(run / "checkpoints"));
   std::map<std::string, std::string> values;
   for (const auto& [name, tensor] : reader.tensors()) {
-    int64_t numel = 1;
-    for (const int64_t size : tensor.shape) numel *= size;
+    const BoxRange whole = BoxRange::whole(tensor.shape);
     std::string& bytes = values[name];
-    bytes.resize(static_cast<size_t>(numel * itemsize(tensor.dtype)));
-    reader.read(name, 0, numel, bytes.data());
+    bytes.resize(static_cast<size_t>(whole.numel * itemsize(tensor.dtype)));
+    reader.read(name, whole, bytes.data());
   }
   return values;
 }

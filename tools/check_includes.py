@@ -3,8 +3,9 @@
 
 The folders, their TORCH mark and their USES are read from the zero_folder() lines of CMakeLists.txt. Also checked:
 folders without TORCH reach no torch header (not through a public header either), no folder includes the public header
-of a folder that is built on it, public headers include only public headers, examples only public headers, and the
-headers of Gloo and NCCL stay in their transports. Usage: check_includes.py [REPOSITORY]
+of a folder that is built on it, public headers include only public headers, examples only public headers, zero/zero.h
+leads to all of them, the headers of Gloo and NCCL stay in their transports, and no two files of a folder keep a name of
+their own that is the same. Usage: check_includes.py [REPOSITORY]
 """
 import re
 import sys
@@ -15,6 +16,10 @@ TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 TRANSPORTS = {"gloo/": "src/mesh/gloo/", "nccl.h": "src/mesh/nccl/"}
 # Public headers that stand beside a folder's others but that every folder may use: shapes only.
 SHARED_HEADERS = {"zero/gpt2_shape.h", "zero/gpt_neox_shape.h", "zero/llama_shape.h", "zero/model_shape.h"}
+# What a file keeps to itself: types, constants and variables of its unnamed namespace.
+UNNAMED = re.compile(r"^namespace \{\n(.*?)^\}  // namespace$", re.MULTILINE | re.DOTALL)
+OWN_NAME = re.compile(r"^(?:class|struct|enum class) (\w+)[^;(]*\{|^(?:static |inline )*constexpr [\w:<>, ]+? (k\w+)\b"
+                      r"|^(?:thread_local|const|static) [^()\n]*?\b(\w+)(?: = |\{|;)", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -97,6 +102,20 @@ class Checker:
                 elif quoted:
                     self.check_private(path, line, folder, uses, name)
 
+    def check_own_names(self, folder):
+        """Files are compiled several at a time, where unnamed namespaces become one."""
+        first = {}
+        for path in sorted((self.root / "src" / folder).rglob("*.cpp")):
+            text = path.read_text(encoding="utf-8")
+            for unnamed in UNNAMED.finditer(text):
+                around = re.findall(r"^namespace ([\w:]+) \{", text[:unnamed.start()], re.MULTILINE)[-1:]
+                for found in OWN_NAME.finditer(unnamed[1]):
+                    name = next(filter(None, found.groups()))
+                    other = first.setdefault((*around, name), path)
+                    if other != path:
+                        line = text.count("\n", 0, unnamed.start(1) + found.start()) + 1
+                        self.report(path, line, f"{name} is {other.relative_to(self.root)}'s, too: give it another name")
+
     def check_public(self, path, line, folder, header):
         if not (self.root / "include" / header).exists():
             return self.report(path, line, f"there is no public header {header}")
@@ -127,13 +146,27 @@ class Checker:
                 if (quoted and not name.startswith("zero/")) or name.split("/")[0] in self.folders:
                     self.report(path, line, f"{rule}, not {name}")
 
+    def check_umbrella(self):
+        """zero/zero.h leads to every public header: a header that no user needs belongs into src/."""
+        reached, todo = set(), ["zero/zero.h"]
+        while todo:
+            header = todo.pop()
+            if header not in reached and (self.root / "include" / header).exists():
+                reached.add(header)
+                todo += [name for _, name, _ in self.includes(self.root / "include" / header)]
+        for path in sorted((self.root / "include").rglob("*.h")):
+            if str(path.relative_to(self.root / "include")) not in reached:
+                self.report(path, 1, "zero/zero.h does not lead to this public header")
+
     def check(self):
         for folder in self.folders:
             if folder in self.below[folder]:
                 self.problems.append(f"CMakeLists.txt: src/{folder} is built on itself")
             self.check_folder(folder)
+            self.check_own_names(folder)
         self.check_public_only("include", "public headers include only public headers")
         self.check_public_only("examples", "examples use only public headers")
+        self.check_umbrella()
         return self.problems
 
 

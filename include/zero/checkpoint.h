@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "zero/box.h"
 #include "zero/dtype.h"
 
 namespace zero {
@@ -23,37 +24,36 @@ namespace zero {
 /// what it reads. Part of the format.
 inline constexpr int64_t kChecksumBytes = int64_t{1} << 20;
 
-/// A contiguous range of a flattened global tensor that one rank holds. Every element of a tensor must be in
-/// exactly one piece of one rank; replicas write nothing. A piece without elements only makes the tensor
-/// known.
+/// What one rank holds of a global tensor: a box of it, or a range of a box' elements. Every element of a
+/// tensor must be in exactly one piece of one rank; replicas write nothing. A piece without elements only
+/// makes the tensor known.
 struct TensorPiece {
   std::string name;  // global name, e.g. "model/h.0.ln_1.weight", "optimizer/exp_avg/h.0.ln_1.weight"
   Dtype dtype = Dtype::f32;
-  std::vector<int64_t> shape;  // of the whole tensor
-  int64_t begin = 0;           // first element of the piece in the flattened tensor
-  int64_t numel = 0;           // elements in the piece
-  const void* data = nullptr;  // numel * itemsize bytes
+  std::vector<int64_t> shape;  // of the whole tensor, at most 64 dims
+  BoxRange range;
+  const void* data = nullptr;  // range.numel * itemsize bytes, row-major
 };
 
 /// Where one piece lies on disk.
 struct StoredPiece {
   std::string file;  // relative to the checkpoint directory
-  int64_t begin = 0, numel = 0;
+  BoxRange range;
   int64_t offset_bytes = 0;         // from the start of the file
   std::vector<uint64_t> checksums;  // XXH3 64 of each kChecksumBytes of the piece, the last ones fewer
 };
 struct StoredTensor {
   Dtype dtype = Dtype::f32;
   std::vector<int64_t> shape;
-  std::vector<StoredPiece> pieces;  // ascending, disjoint, covering the tensor; none for an empty one
+  std::vector<StoredPiece> pieces;  // by box, then by begin; disjoint, covering the tensor; none if empty
 };
 
 /// A piece whose bytes are not what the index says.
 struct DamagedPiece {
   std::string tensor, file;
-  int64_t begin = 0, numel = 0;  // elements of the tensor
-  int64_t offset_bytes = 0;      // of the first bad block, in the file
-  std::string problem;           // "checksum ..., the index says ..."
+  BoxRange range;
+  int64_t offset_bytes = 0;  // of the first bad block, in the file
+  std::string problem;       // "checksum ..., the index says ..."
 };
 
 /// What one rank wrote; rank 0 collects these to make the index.
@@ -79,9 +79,9 @@ class CheckpointWriter {
                                               uint64_t save_id);
 
   /// Writes `rank-RRRRR.safetensors` with fsync; the file is a valid safetensors file whose tensors are 1-D
-  /// pieces named "NAME@BEGIN". Pieces are written straight from their memory, which must stay unchanged.
-  /// Checks them and the free space first. Throws Usage naming the piece, Io naming the file and the cause;
-  /// no file is left then.
+  /// pieces named "NAME[0:3,2:4]@BEGIN". Pieces are written straight from their memory, which must stay
+  /// unchanged. Checks them and the free space first. Throws Usage naming the piece, Io naming the file and
+  /// the cause; no file is left then.
   static ShardManifest write_shard(const std::filesystem::path& temporary, int rank,
                                    std::span<const TensorPiece> pieces);
 
@@ -104,7 +104,8 @@ class CheckpointWriter {
 /// is missing. Throws Io where it cannot be read.
 std::filesystem::path latest_checkpoint(const std::filesystem::path& directory);
 
-/// Reads any range of any tensor, whatever the world that wrote it. Thread safe after construction.
+/// Reads any range of any box of any tensor, whatever the world that wrote it. Thread safe after
+/// construction.
 class CheckpointReader {
  public:
   /// Opens one step's directory. Checks the index completely (sizes, bounds, overlaps, coverage, file
@@ -117,11 +118,11 @@ class CheckpointReader {
   /// The JSON object given at publish(), as text.
   const std::string& metadata() const;
   int64_t step() const;
-  /// Copies elements [begin, begin + numel) of a tensor. Reads those bytes and no others, but for the rest of
-  /// the checksum blocks at either end, and checks all of them. Throws Corrupt naming file and tensor; Usage
-  /// for an unknown name or a range outside it. After an error `out` holds anything. Fastest in the order of
-  /// the files: the system then fetches ahead.
-  void read(const std::string& name, int64_t begin, int64_t numel, void* out) const;
+  /// Copies a range of a box of a tensor, in row-major order of the box. Reads the blocks of kChecksumBytes
+  /// that hold some of it and no others, each once and one at a time, and checks all of them. Throws Corrupt
+  /// naming file and tensor; Usage for an unknown name or a range outside it. After an error `out` holds
+  /// anything. Fastest in the order of the files: the system then fetches ahead.
+  void read(const std::string& name, const BoxRange& range, void* out) const;
   /// Bytes of tensors read from files so far.
   int64_t bytes_read() const;
   /// Lengths of the files, by name; the index is not among them.

@@ -38,6 +38,7 @@ struct Config {
   std::vector<std::string> frozen;     // globs, see ParameterGroupConfig: names that are not trained
   std::vector<std::string> trainable;  // globs: if there are any, only these names are trained
   LoraConfig lora;
+  bool cpu_operators = true;  // kernels of our own in place of slow ones of LibTorch's
   ModelConfig model;
   DataConfig data;
   ParallelConfig parallel;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zero/dtype.h"
+#include "zero/optimizer_rules.h"
 
 namespace zero {
 
@@ -19,7 +20,7 @@ inline constexpr int64_t kAllBytes = std::numeric_limits<int64_t>::max();
 /// `zero_optimization`. Sizes are elements, as in DeepSpeed.
 struct ZeroConfig {
   int stage = 0;                           // 0 data parallel, 1 optimizer, 2 + gradients, 3 + parameters
-  std::optional<bool> overlap_comm;        // reduce during backward; none: resolve() sets stage == 3
+  std::optional<bool> overlap_comm;        // reduce during backward, gather ahead; none: true
   int64_t reduce_bucket_numel = 16777216;  // elements a gradient reduction (reduce_bucket_size)
   std::optional<int64_t> prefetch_numel;   // elements fetched ahead (stage3_prefetch_bucket_size)
   std::optional<int64_t> max_live_numel;   // elements resident at most (stage3_max_live_parameters)
@@ -48,18 +49,10 @@ struct PrecisionConfig {
 
 /// `optimizer`: DeepSpeed's types and parameters; SGD as torch.optim.SGD.
 struct OptimizerConfig {
-  enum class Type { Adam, AdamW, Sgd, Lion };
-  Type type = Type::AdamW;                  // "Adam" means AdamW unless adam_w_mode is false
-  double lr = 1e-3;                         // all types
-  std::array<double, 2> betas{0.9, 0.999};  // Adam, AdamW, Lion
-  double eps = 1e-8;                        // Adam, AdamW
-  double weight_decay = 0;                  // all types
-  bool bias_correction = true;              // Adam, AdamW
-  bool adam_w_mode = true;                  // Adam, AdamW: decoupled weight decay
-  bool amsgrad = false;                     // Adam, AdamW
-  double momentum = 0;                      // SGD
-  double dampening = 0;                     // SGD
-  bool nesterov = false;                    // SGD; needs momentum > 0 and dampening 0
+  OptimizerRule rule = RuleRow<AdamW>::configured;
+  bool adam_w_mode = true;  // Adam, AdamW: decoupled weight decay, so that "Adam" means AdamW
+  /// The rule that runs: AdamW for Adam with adam_w_mode.
+  OptimizerRule effective_rule() const;
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -179,7 +172,9 @@ struct DataConfig {
 /// `parallel`.
 struct ParallelConfig {
   enum class Backend { Auto, Shm, Gloo, Nccl };
-  int ranks = 0;              // 0: any; otherwise a check against the number of ranks that come
+  int ranks = 0;     // 0: any; otherwise a check against the number of ranks that come
+  int tensor = 1;    // ranks that share each layer: the axis "tp" of the mesh; more than 1 is not there yet
+  int pipeline = 1;  // stages of layers: the axis "pp" of the mesh; more than 1 is not there yet
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard (shard_group); 0: all; must divide the ranks
   double timeout_s = 600;     // a collective or rendezvous that takes longer is an error
   Backend backend = Backend::Auto;

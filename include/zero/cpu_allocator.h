@@ -18,9 +18,10 @@ struct CpuAllocatorStats {
 /// Makes LibTorch take the memory of CPU tensors of 32 KiB and more from one range of addresses with huge
 /// pages, in gaps that others left; smaller ones stay with the C library. Freed memory is kept and used
 /// again: see release_free_memory(). For the life of the process; calling it again does nothing. Tensors made
-/// before keep their memory. Thread safe once it has returned. Throws Error(Io) where the kernel refuses the
-/// range (twice the physical memory, of which only what is touched counts).
-void use_training_allocator();
+/// before keep their memory. Thread safe once it has returned. The range is twice the physical memory, of
+/// which only what is touched counts, or half of a limit on addresses (ulimit -v); what finds no place there
+/// is the C library's. False where the kernel refuses a range that is worth having: then all is.
+bool use_training_allocator();
 
 /// Gives pages that no tensor uses back to the kernel, as torch.cuda.empty_cache() does: for a process that
 /// goes on with something else. What needs memory next pays for page faults anew. Thread safe; does nothing

@@ -1,6 +1,7 @@
 #pragma once
 // Element types as plain data, so that the plan and the checkpoint format need no tensors.
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -24,5 +25,27 @@ std::optional<Dtype> dtype_from_safetensors(std::string_view name);
 
 /// "fp32", "bf16", "fp16", "fp64", ... as the configuration spells them.
 std::string_view to_string(Dtype dtype);
+
+/// What another library calls a type: `static Dtype of(Word)`. zero/torch_dtype.h has LibTorch's.
+template <class Word>
+struct DtypeWord;
+
+/// A Dtype that may be given in another library's words: EngineOptions{.dtype = torch::kBFloat16}.
+class DtypeOption {
+ public:
+  constexpr DtypeOption(Dtype dtype) : dtype_(dtype) {}  // NOLINT(google-explicit-constructor)
+  template <class Word>
+  requires requires(Word word) {
+    { DtypeWord<Word>::of(word) } -> std::same_as<Dtype>;
+  }
+  DtypeOption(Word word) : dtype_(DtypeWord<Word>::of(word)) {}  // NOLINT(google-explicit-constructor)
+
+  constexpr operator Dtype() const { return dtype_; }  // NOLINT(google-explicit-constructor)
+  friend constexpr bool operator==(DtypeOption a, DtypeOption b) { return a.dtype_ == b.dtype_; }
+  friend constexpr bool operator==(DtypeOption a, Dtype b) { return a.dtype_ == b; }
+
+ private:
+  Dtype dtype_;
+};
 
 }  // namespace zero

@@ -22,10 +22,13 @@
 #include <utility>
 #include <vector>
 
-#include "zero/lr_schedule.h"
+#include "zero/engine_options.h"
+#include "zero/initial_values.h"
 #include "zero/mesh.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
+#include "zero/step_result.h"
+#include "zero/torch_dtype.h"
 
 namespace torch::nn {
 class Module;
@@ -36,76 +39,14 @@ struct Module;
 
 namespace zero {
 
-/// Initial values from elsewhere than the module, such as files: each rank asks for what it keeps, and for
-/// nothing else.
-class InitialValues {
- public:
-  virtual ~InitialValues() = default;
-  /// False: the module's own value counts. The same on all ranks. `name`: a parameter's first name.
-  virtual bool holds(const std::string& name) const = 0;
-  /// Fills `out` (fp32, on the CPU, 1-D) with elements [begin, begin + out.numel()) of a parameter in
-  /// row-major order.
-  virtual void read(const std::string& name, int64_t begin, at::Tensor out) const = 0;
-};
-
-struct EngineOptions {
-  // What changes results.
-  int stage = 0;  // 0..3: what is sharded (placement.h)
-  std::optional<at::ScalarType> dtype =
-      {};  // compute dtype of floating parameters; unset: each keeps its own
-  std::optional<at::ScalarType> buffer_dtype = {};  // of floating buffers; unset: `dtype`, or their own
-  int accumulation_steps = 1;    // micro-batches per optimizer step; gradients are averaged over them
-  double gradient_clipping = 0;  // global L2 norm; 0: off
-  std::vector<ParameterGroup> groups = {};  // learning rate and decay by name pattern
-  std::optional<LrSchedule> schedule = {};  // unset: the optimizer's rate, or what set_learning_rate() says
-  // Gradients on the wire; sums are fp32 whatever it is. Unset: the parameters' dtype where gradients travel
-  // as autograd made them, which loses nothing; fp32 where sums of several travel, or several dtypes.
-  std::optional<at::ScalarType> communication_dtype = {};
-  at::ScalarType accumulation_dtype = at::kFloat;  // of summed gradients between micro-batches
-  double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards
-  // bf16 parameters: keep of the fp32 master only the 16 bits that the parameter lacks, which is half the
-  // memory. A master half way above an even bf16 value moves by one fp32 unit in the last place. Off: a whole
-  // fp32 copy, as a TorchOptimizer always gets.
-  bool split_master = true;
-  std::shared_ptr<const InitialValues> initial_values =
-      {};  // instead of the module's own; read at construction only
-  // Take rank 0's initial values. Off: all ranks built the same ones, of which each keeps its part; only
-  // replicas of a shard take the first one's bits.
-  bool broadcast_initial_values = true;
-
-  // What changes memory and speed only; results are the same bits.
-  int shard_group_ranks = 0;  // hybrid: shard inside groups of so many ranks; 0: over all
-  int64_t budget_bytes = -1;  // stage 3: slabs resident at a time; -1: two largest units; INT64_MAX: all
-  int64_t prefetch_bytes = 256LL << 20;      // slabs gathered ahead of use
-  int64_t reduce_bucket_numel = 16LL << 20;  // elements per reduce-scatter
-  int64_t group_numel = 4LL << 20;           // parameters outside ModuleLists are grouped up to this size
-  bool overlap = true;  // false: wait for each collective at once (to compare and to debug)
-  // Ranks that share memory keep one copy of the parameters between them, whatever the budget; at stage 0 of
-  // everything that would be replicated: it is stage 1 there.
-  bool share_parameters = true;
-  // Of a weight that is an embedding and an output layer too, the embedding's gradient is its rows, added in
-  // place. Off: as autograd has it, two matrices and their sum.
-  bool row_gradients = true;
-  // On CPU, operators of any model that LibTorch computes slowly are computed by kernels of ours, with values
-  // that agree to rounding: attention, tanh GELU, log-softmax, matrix products, in bf16 the gradients of
-  // biases. Off: LibTorch's bits.
-  bool fast_operators = true;
-};
-
-/// What a step did.
-struct StepResult {
-  bool stepped = false;  // false: not at an accumulation boundary yet, nothing happened
-  bool skipped = false;  // the gradient was not finite: nothing changed but the gradients, which are gone
-  double lr = 0;         // base rate used
-  ClipResult clip;       // norms of the averaged gradient before and after clipping
-};
-
 /// What the engine holds and has sent, to compare with plan().
 struct EngineStats {
   int64_t steps = 0;  // optimizer steps taken
   int64_t skipped_steps = 0;
   int64_t all_gathers = 0;          // of slabs
   int64_t all_gather_elements = 0;  // full size, padding included; so below
+  int64_t awaited_all_gathers = 0;  // of them, those that an operator asked for: not fetched ahead of it
+  int64_t recorded_schedules = 0;   // training passes that went another way than the one before
   int64_t reduce_scatters = 0;
   int64_t reduce_scatter_elements = 0;
   int64_t all_reduce_elements = 0;  // of shards over replicas, counted twice
@@ -149,7 +90,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Runs `fn`, during which parameters may be read anywhere; returns its result. Under NoGradGuard it is an
-  /// evaluation and leaves no trace. Several forwards may precede one backward.
+  /// evaluation and leaves no trace. Forwards and backwards of a step's micro-batches may come in any order:
+  /// the first forward after step() opens a *pass*, which step() closes, and the order of one pass is what
+  /// fetching ahead in the next goes by.
   template <class F>
   auto forward(F&& fn) {
     detail::ForwardScope scope(*state_);
@@ -164,11 +107,19 @@ class Engine {
   /// Backward of a scalar loss (or of several outputs with their gradients), reducing gradients on the way.
   /// The parameters' .grad() is empty afterwards: the sums are on the shards. Throws Usage if the loss needs
   /// no gradient.
+  ///
+  /// Each engine keeps the gradients of its own backward() and of its own parameters: where a loss runs
+  /// through the module of a second engine (a GAN's critic), what arrives there is dropped, and there is
+  /// nothing to zero. A plain loss.backward() that reaches the parameters throws Usage.
   void backward(const at::Tensor& loss);
   void backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients);
 
-  /// After the last micro-batch: averages, clips, updates the shards. Otherwise does nothing and says so.
+  /// After the last micro-batch: averages, clips, updates the shards, and ends the pass. Otherwise does
+  /// nothing and says so.
   StepResult step();
+  /// Forgets the pass: all forwards and backwards since the last step, with their gradients, as if they had
+  /// not been. Losses that have not gone backward yet must not any more. Sends nothing; all ranks call it.
+  void abandon_pass();
   /// True if the next backward() is the last before step() acts.
   bool at_boundary() const;
 
@@ -223,12 +174,21 @@ class Engine {
 };
 
 enum class Access {
-  Read,    // changes are lost or, where parameters are replicated, undefined: do not make any
+  Read,    // writing is an error, which the next call of the engine throws where it is noticed
   Modify,  // all ranks make the same changes; each keeps its part, for good, when the scope ends
 };
 
 /// While it lives, parameters are whole on every rank and may be read anywhere, also outside
 /// engine.forward(). Collective to open; closing sends nothing. No step() inside.
+///
+/// With Access::Modify values may be written in place or replaced (set_data, module.to, torch::load); a
+/// parameter keeps its dtype and device. Elements that end with other bits than they began with have the new
+/// value in the fp32 master too, those of a replaced tensor to the bit of fp32; all others keep their master.
+/// For that time a copy of this rank's shard is kept where the shard itself is written.
+///
+/// Elsewhere values are not kept, and so refused, with Usage at the next call where not at once: parameters
+/// cannot be read (or written) outside, unless this rank alone holds them in fp32 or frozen, as their own
+/// master, where writing in place works at any time but replacing does not.
 class GatherScope {
  public:
   /// All parameters.
@@ -245,6 +205,8 @@ class GatherScope {
   void broadcast(int root);
 
  private:
+  void open();
+
   detail::EngineState& state_;
   std::vector<int> units_;
   Access access_;

@@ -1,47 +1,82 @@
 #pragma once
-// What the configuration says, in the words of the parts that act on it. Pure functions of a resolved Config
-// (see resolve()); errors carry the place of the key in the file.
+// What an engine is told, and what a plan is made from. No tensors: types may be given as Dtype or, with
+// zero/engine.h, as LibTorch's.
 
-#include <torch/types.h>
-
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "zero/config.h"
-#include "zero/engine.h"
+#include "zero/dtype.h"
 #include "zero/lr_schedule.h"
-#include "zero/mesh.h"
-#include "zero/optimizer.h"
-
-namespace torch::nn {
-class Module;
-}
+#include "zero/parameter_group.h"
+#include "zero/parameter_part.h"
+#include "zero/tier.h"
 
 namespace zero {
 
-/// `optimizer`. DeepSpeed's "Adam" is AdamW unless adam_w_mode is false. Throws Unsupported for amsgrad.
-OptimizerSpec optimizer_of(const Config& config);
+class InitialValues;
 
-/// `scheduler`. Throws Config for values that make no schedule.
-LrSchedule schedule_of(const Config& config);
+struct EngineOptions {
+  // 0..3: what is sharded (placement.h). The same bits where a step has one micro-batch; of several, stages 0
+  // and 1 add up in another order than 2 and 3.
+  int stage = 0;
 
-/// Everything else that the engine is told. `ranks`: of the data-parallel axis, for prescale_gradients, which
-/// divides by all of them before the reduction. Throws Unsupported for types that the engine does not train.
-EngineOptions engine_options_of(const Config& config, int ranks);
+  // What changes results.
+  // Compute type of floating parameters, not fp16 where they train; unset: each keeps its own.
+  std::optional<DtypeOption> dtype = {};
+  std::optional<DtypeOption> buffer_dtype = {};  // of floating buffers; unset: `dtype`, or their own
+  int accumulation_steps = 1;    // micro-batches per optimizer step; gradients are averaged over them
+  double gradient_clipping = 0;  // global L2 norm; 0: off
+  std::vector<ParameterGroup> groups = {};  // learning rate and decay by name pattern
+  std::optional<LrSchedule> schedule = {};  // unset: the optimizer's rate, or what set_learning_rate() says
+  // Gradients on the wire; sums are fp32 whatever it is. Unset: the parameters' type where gradients travel
+  // as autograd made them, which loses nothing; fp32 where sums of several travel, several types, or what
+  // gradient_predivide_factor has changed.
+  std::optional<DtypeOption> communication_dtype = {};
+  DtypeOption accumulation_dtype = Dtype::f32;  // of summed gradients between micro-batches
+  std::shared_ptr<const InitialValues> initial_values =
+      {};  // instead of the module's own; read at construction only
+  // Take rank 0's initial values. Off: all ranks built the same ones, of which each keeps its part; only
+  // replicas of a shard take the first one's bits.
+  bool broadcast_initial_values = true;
 
-/// `parallel`. Throws Unsupported where the backend needs a device that is not there.
-MeshOptions mesh_options_of(const Config& config);
+  // On a mesh with axes beside "dp": what this rank's module holds of parameters, by name. Of one that is not
+  // named it holds all, as the ranks along all those axes do. So each element counts once in the gradient
+  // norm.
+  std::map<std::string, ParameterPart> parts = {};
 
-/// Compute threads of one of `local_ranks` ranks on this host: parallel.threads_per_rank, else its part of
-/// the cores.
-int compute_threads_of(const Config& config, int local_ranks);
+  // What changes results by rounding only.
+  double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards
+  // bf16 parameters: keep of the fp32 master only the 16 bits that the parameter lacks, which is half the
+  // memory. A master half way above an even bf16 value moves by one fp32 unit in the last place. Off: a whole
+  // fp32 copy, as a TorchOptimizer always gets.
+  bool split_master = true;
+  int shard_group_ranks = 0;  // hybrid: shard inside groups of so many ranks; 0: over all. Not at stage 0
+  // Parameters outside ModuleLists are grouped up to this size, elements. It decides which rank holds what,
+  // and so the order in which the squares of the gradient norm are added.
+  int64_t group_numel = 4LL << 20;
+  // On CPU, operators of any model that LibTorch computes slowly are computed by kernels of ours, with values
+  // that agree to rounding (cpu_operators.h). Off: LibTorch's bits.
+  bool cpu_operators = true;
 
-/// Names of the model's parameters that are trained, in module order. Throws Config for patterns (`frozen`,
-/// `trainable`, `lora.targets`, `parameter_groups`) that match nothing and where nothing is left to train.
-std::vector<std::string> trained_names_of(const Config& config);
-
-/// Lets no gradient reach the parameters of the configured model that are not trained. Call it before the
-/// engine is made; values may be lazy. Throws as trained_names_of.
-void freeze(torch::nn::Module& module, const Config& config);
+  // What changes memory and speed only; results are the same bits.
+  int64_t budget_bytes = -1;  // stage 3: slabs resident at a time; -1: two largest units; INT64_MAX: all
+  int64_t prefetch_bytes = 256LL << 20;  // slabs gathered ahead of use
+  // Elements per reduce-scatter; at most 2^21 where the ranks share memory, which has no latency to make up
+  // for.
+  int64_t reduce_bucket_numel = 16LL << 20;
+  bool overlap = true;  // false: wait for each collective at once (to compare and to debug)
+  // Ranks that share memory keep one copy of the parameters between them, whatever the budget; at stage 0 of
+  // everything that would be replicated: it is stage 1 there.
+  bool share_parameters = true;
+  // Of a weight that is an embedding and an output layer too, the embedding's gradient is its rows, added in
+  // place. Off: as autograd has it, two matrices and their sum.
+  bool row_gradients = true;
+  // Where each unit's states are while nobody uses them. Unsupported for any tier but the device's, so far.
+  StateTiers tiers = {};
+};
 
 }  // namespace zero

@@ -28,9 +28,11 @@ class Gpt2Impl : public LanguageModel {
   const Gpt2Shape& shape() const { return shape_; }
 
  private:
-  torch::Tensor hidden(const torch::Tensor& embedded, KeyValueCache* cache) override;
   const torch::Tensor& embedding_weight() const override;
   const torch::Tensor& head_weight() const override;
+  torch::Tensor enter(const torch::Tensor& embedded, int64_t begin) override;
+  torch::nn::ModuleListImpl& blocks() override { return *h_; }
+  torch::Tensor leave(const torch::Tensor& x) override;
 
   Gpt2Shape shape_;
   std::shared_ptr<TableImpl> wte_;  // tokens, and the head: [vocab_size, width]

@@ -7,8 +7,6 @@
 #include <span>
 #include <string_view>
 
-#include "zero/plan.h"
-
 namespace zero {
 
 struct Gpt2Shape {
@@ -21,9 +19,6 @@ struct Gpt2Shape {
   double layer_norm_epsilon = 1e-5;
 
   int64_t head_width() const { return width / heads; }
-
-  /// Scalars in all parameters; the tied embedding counts once. Checks the shape first.
-  int64_t parameter_count() const;
 
   /// Throws Config naming the field, its value and what is allowed: sizes at least 1 and not absurd (so that
   /// no count overflows), heads that divide width, 0 <= dropout < 1, a positive epsilon.
@@ -38,9 +33,5 @@ std::span<const std::string_view> gpt2_names();
 
 /// The shape of that name. Throws Config for an unknown one, listing those there are.
 Gpt2Shape gpt2_shape(std::string_view name);
-
-/// Exactly the module tree of zero::Gpt2 (gpt2.h) in registration order: wte, wpe, the list h with one child
-/// a block, ln_f. Linear weights are [in, out], as Hugging Face stores them. Checks the shape first.
-ModuleSpec gpt2_spec(const Gpt2Shape& shape);
 
 }  // namespace zero

@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "zero/plan.h"
-
 namespace zero {
 
 struct GptNeoxShape {
@@ -27,17 +25,10 @@ struct GptNeoxShape {
   /// Elements of a head that are rotated, rounded down.
   int64_t rotary_width() const;
 
-  /// Scalars in all parameters; a tied embedding counts once. Checks the shape first.
-  int64_t parameter_count() const;
-
   /// Throws Config naming the field, its value and what is allowed.
   void check() const;
 
   friend bool operator==(const GptNeoxShape&, const GptNeoxShape&) = default;
 };
-
-/// Exactly the module tree of zero::GptNeox (gpt_neox.h) in registration order. Linear weights are [out, in].
-/// Checks the shape first.
-ModuleSpec gpt_neox_spec(const GptNeoxShape& shape);
 
 }  // namespace zero

@@ -14,6 +14,10 @@
 
 #include "zero/model_shape.h"
 
+namespace torch::nn {
+class ModuleListImpl;
+}
+
 namespace zero {
 
 /// Keys and values of the positions that a model has seen, so that the next ones need not look at them again.
@@ -44,6 +48,22 @@ class KeyValueCache {
   std::vector<Layer> layers_;
 };
 
+class Rotation;
+
+/// What the blocks of one forward share beside the tensor that flows through them.
+struct BlockContext {
+  KeyValueCache* cache = nullptr;                 // of the positions before; null: there are none
+  std::shared_ptr<const Rotation> rotation = {};  // of these positions, in models that rotate
+};
+
+/// One of a model's equal layers.
+class TransformerBlock : public torch::nn::Module {
+ public:
+  /// x [batch, sequence, width] -> the same. `layer`: which of the model's blocks it is.
+  virtual torch::Tensor forward(const torch::Tensor& x, const BlockContext& context, int64_t layer) = 0;
+};
+
+/// A first part (embedding), blocks, and a last part (norm, head, loss).
 class LanguageModel : public torch::nn::Module {
  public:
   /// tokens [batch, sequence] int64 -> logits [batch, sequence, vocab_size] in the parameters' dtype.
@@ -60,6 +80,19 @@ class LanguageModel : public torch::nn::Module {
   /// another shape.
   torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& targets);
 
+  /// The parts that forward() and loss() run one after the other, for a caller that runs them apart. Tensors
+  /// between them are [batch, sequence, width]. Each throws as forward().
+  /// tokens [batch, sequence] int64, of which the first stands at position `begin`.
+  torch::Tensor first_part(const torch::Tensor& tokens, int64_t begin = 0);
+  /// Blocks [first, last) of block_count(). With a cache x stands behind the positions it holds; whoever has
+  /// run all blocks calls cache->advance().
+  torch::Tensor run_blocks(torch::Tensor x, int64_t first, int64_t last, KeyValueCache* cache = nullptr);
+  /// -> logits, as forward().
+  torch::Tensor last_part(const torch::Tensor& x);
+  /// -> the loss of loss(), to rounding: that one knows the head and the embedding beside each other.
+  torch::Tensor last_part_loss(const torch::Tensor& x, const torch::Tensor& targets);
+  int64_t block_count();
+
   int64_t vocab_size() const { return vocab_size_; }
   int64_t context_length() const { return context_length_; }
 
@@ -68,13 +101,21 @@ class LanguageModel : public torch::nn::Module {
   LanguageModel(std::string name, int64_t vocab_size, int64_t context_length);
 
  private:
-  /// What the head reads, [batch, sequence, width], from the embedded tokens of that shape. The first of them
-  /// stands behind what the cache holds, if there is one.
-  virtual torch::Tensor hidden(const torch::Tensor& embedded, KeyValueCache* cache) = 0;
   /// [vocab_size, width]; the same tensor where the head is tied.
   virtual const torch::Tensor& embedding_weight() const = 0;
   virtual const torch::Tensor& head_weight() const = 0;
+  /// What the first block reads, from embedded tokens that begin at that position.
+  virtual torch::Tensor enter(const torch::Tensor& embedded, int64_t /*begin*/) { return embedded; }
+  /// Of x's positions, in models that rotate.
+  virtual std::shared_ptr<const Rotation> rotation(const torch::Tensor& /*x*/, int64_t /*begin*/) {
+    return nullptr;
+  }
+  /// Of TransformerBlocks.
+  virtual torch::nn::ModuleListImpl& blocks() = 0;
+  /// The last norm: what the head reads.
+  virtual torch::Tensor leave(const torch::Tensor& x) = 0;
 
+  torch::Tensor apply_block(const torch::Tensor& x, const BlockContext& context, int64_t layer);
   void check_tokens(const torch::Tensor& tokens, int64_t seen) const;
   void require_ids(const torch::Tensor& t, const char* what) const;
   void require_targets(const torch::Tensor& targets) const;
@@ -85,6 +126,9 @@ class LanguageModel : public torch::nn::Module {
 
 /// A model of that shape, initialised from the default generator; may be called inside lazily().
 std::shared_ptr<LanguageModel> make_language_model(const ModelShape& shape);
+
+/// Names of the linear layers, which may get an adapter.
+std::vector<std::string> linear_layer_names(const torch::nn::Module& model);
 
 /// Gives the linear layers that lora.targets name an adapter each, drawn from the default generator; nothing
 /// where lora.rank is 0. May be called inside lazily(). Returns how many.

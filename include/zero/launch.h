@@ -37,7 +37,9 @@ struct LaunchOptions {
 /// When a rank fails the others get SIGTERM, after `grace` SIGKILL; the last lines of standard error of the
 /// rank that failed first are repeated at the end, and its exit code is returned, 128 + n for a rank that
 /// signal n ended. SIGINT, SIGTERM and SIGHUP to this process go to all ranks once; a second one kills them.
-/// SIGUSR1 goes to all ranks each time.
+/// SIGUSR1 goes to all ranks each time. SIGTSTP (Ctrl-Z) stops all ranks and then this process; continuing it
+/// (fg, bg) continues them. Ranks ignore SIGTTOU, so `stty tostop` does not stop one that writes to the
+/// terminal itself. Where nobody reads this process's output any more, output is dropped and the ranks go on.
 /// The ranks are a process group of their own, which is empty when this returns and dies with this process.
 /// Returns 0 if all ranks did; after signal n without another failure 128 + n.
 ///

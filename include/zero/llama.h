@@ -24,9 +24,11 @@ class LlamaImpl : public LanguageModel {
   const LlamaShape& shape() const { return shape_; }
 
  private:
-  torch::Tensor hidden(const torch::Tensor& embedded, KeyValueCache* cache) override;
   const torch::Tensor& embedding_weight() const override;
   const torch::Tensor& head_weight() const override;
+  std::shared_ptr<const Rotation> rotation(const torch::Tensor& x, int64_t begin) override;
+  torch::nn::ModuleListImpl& blocks() override;
+  torch::Tensor leave(const torch::Tensor& x) override;
 
   LlamaShape shape_;
   std::shared_ptr<LlamaBodyImpl> model_;

@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "zero/plan.h"
-
 namespace zero {
 
 /// Llama 3's way to a longer context. A wave shorter than original_context / high_freq_factor stays, one
@@ -33,17 +31,10 @@ struct LlamaShape {
   RopeScaling rope_scaling = {};
   bool tied_head = false;  // the head is the token embedding
 
-  /// Scalars in all parameters; a tied embedding counts once. Checks the shape first.
-  int64_t parameter_count() const;
-
   /// Throws Config naming the field, its value and what is allowed.
   void check() const;
 
   friend bool operator==(const LlamaShape&, const LlamaShape&) = default;
 };
-
-/// Exactly the module tree of zero::Llama (llama.h) in registration order. Linear weights are [out, in].
-/// Checks the shape first.
-ModuleSpec llama_spec(const LlamaShape& shape);
 
 }  // namespace zero

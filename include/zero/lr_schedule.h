@@ -8,7 +8,7 @@
 
 namespace zero {
 
-/// The two decay rates of Adam and Lion.
+/// The two decay rates of a rule with moments.
 struct Betas {
   double beta1 = 0.9, beta2 = 0.999;
 };

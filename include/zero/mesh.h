@@ -92,8 +92,9 @@ class Group {
   /// The same into several tensors of n elements together, one after the other.
   Work reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const;
 
-  /// tensor [n] fp32 or fp64 <- sum (or maximum) over ranks, in rank order; the same bits on every rank. A
-  /// NaN anywhere makes the maximum NaN. Ranks wait for their all_reduces in the order they issued them.
+  /// tensor [n] fp32, fp64, bf16 or fp16 <- sum (or maximum) over ranks, in rank order; the same bits on
+  /// every rank. 16-bit types are added in fp32 and rounded once. A NaN anywhere makes the maximum NaN. Ranks
+  /// wait for their all_reduces in the order they issued them.
   enum class Reduce { Sum, Max };
   Work all_reduce(at::Tensor tensor, Reduce op, std::string_view what) const;
 
@@ -115,6 +116,8 @@ class Group {
 
   /// True where all ranks of the group are on one host and share memory.
   bool shares_memory() const;
+  /// For each member, in order, a number: those with the same one share memory. The same on all members.
+  std::vector<int> memories() const;
 
   /// A tensor [numel] that this group's collectives move fastest as their input: other ranks read it in place
   /// where memory is shared. Not zeroed. Elsewhere an ordinary tensor.
@@ -142,8 +145,11 @@ struct Axis {
 };
 
 struct MeshOptions {
-  std::vector<Axis> axes = {{"dp", -1}};  // slowest varying first: rank = ((i0 * n1) + i1) * n2 + ...
-  torch::Device device = torch::kCPU;     // CUDA: this rank uses device local_rank
+  // Slowest varying first: rank = ((i0 * n1) + i1) * n2 + ... The engine shards over "dp". With tensor and
+  // pipeline parallelism they are {{"pp", p}, {"dp", -1}, {"tp", t}}, Megatron's order of these:
+  // rank = ((pp_i * dp) + dp_i) * tp + tp_i, so that ranks that talk most are neighbours.
+  std::vector<Axis> axes = {{"dp", -1}};
+  torch::Device device = torch::kCPU;  // CUDA: this rank uses device local_rank
   // "auto": shm inside a host and gloo across hosts on CPU, nccl on CUDA; or one of them by name.
   std::string transport = "auto";
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of a collective, and of the rendezvous
@@ -198,6 +204,8 @@ class Mesh {
   torch::Device device() const;
   const Rendezvous& rendezvous() const;
 
+  /// All axes with their sizes, slowest varying first.
+  std::span<const Axis> axes() const;
   /// All ranks.
   Group world() const;
   /// The ranks that differ from this one only along `axis`, in its order. Throws Usage for an axis the mesh

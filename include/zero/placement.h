@@ -1,5 +1,5 @@
 #pragma once
-// A ZeRO stage as data. Nothing outside placements_for() asks for a stage's number.
+// A ZeRO stage as data. Nothing outside placement.cpp knows what a stage's number means.
 
 #include <string_view>
 
@@ -21,10 +21,15 @@ struct Placements {
   bool operator==(const Placements&) const = default;
 };
 
+inline constexpr int kStages = 4;
+
 /// Stages: 0 data parallel, 1 optimizer states, 2 + gradients, 3 + parameters. `common`: the ranks that share
 /// a shard share memory too, at stage 0 all ranks; then one copy of the parameters is kept there, and stage 0
 /// is stage 1. Throws Config for any other number.
 Placements placements_for(int stage, bool common = false);
+
+/// The lowest stage that shards the parameters themselves.
+int stage_that_shards_parameters();
 
 std::string_view to_string(Placement placement);
 

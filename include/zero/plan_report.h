@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -88,18 +89,19 @@ struct ConfigPlan {
     return peak_bytes(stages[stage], activations) + save_copy_bytes[stage];
   }
   int64_t resident_bytes(size_t stage) const { return total_bytes(stage) + stages[stage].rank.common_bytes; }
-  int host_ranks() const { return stages[0].options.ranks / hosts; }
+  int host_ranks() const { return stages[0].ranks / hosts; }
   std::optional<int64_t> memory_bytes;  // of a rank
   std::array<CountStage, 4>
       count;  // the same types from the bare count; has the largest model for memory_bytes
 };
 
-/// `config` must be resolved for `ranks`, which are spread evenly over `hosts`. Where parameters are in CPU
+/// `config` must be resolved for `ranks`, which are spread evenly over `hosts`; `model` is its tree
+/// (trained_spec() of model_spec.h). Where parameters are in CPU
 /// memory that ranks can share (residency.share, parallel.backend auto or shm) and a shard group is on one
 /// host, it keeps them once. Throws Config for ranks that `hosts` does not divide, shapes that make no sense,
 /// Unsupported for a model type that is not planned from a configuration.
-ConfigPlan plan_from_config(const Config& config, int ranks, std::optional<int64_t> memory_bytes = {},
-                            int hosts = 1);
+ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int ranks,
+                            std::optional<int64_t> memory_bytes = {}, int hosts = 1);
 
 /// Tables for a terminal or a log.
 std::string to_text(const CountPlan& plan);
@@ -126,7 +128,8 @@ struct PlanAnswer {
   std::string text;                // for standard output
   std::vector<std::string> notes;  // about the configuration, for standard error
 };
-/// The whole verb but the command line. Throws Config, Io or Unsupported.
-PlanAnswer answer(const PlanRequest& request);
+/// The whole verb but the command line; `spec_of` makes the tree of a configured model. Throws Config, Io or
+/// Unsupported.
+PlanAnswer answer(const PlanRequest& request, const std::function<ModuleSpec(const Config&)>& spec_of);
 
 }  // namespace zero

@@ -37,6 +37,9 @@ class Tokenizer {
   /// pre-tokenizer or option other than byte-level BPE's; names it).
   static Tokenizer load(const std::filesystem::path& path);
 
+  /// True where `directory` holds a file that load() would begin with.
+  static bool is_in(const std::filesystem::path& directory);
+
   /// The ids of `text`. Throws Corrupt with the byte offset when it is not UTF-8; `place` (a file name) is
   /// put before the message.
   std::vector<int32_t> encode(std::string_view text, std::string_view place = {}) const;

@@ -18,7 +18,7 @@ namespace zero {
 /// One optimizer step, as a line of the metrics file has it.
 struct StepReport {
   int64_t step = 0;  // 1 is the first
-  double loss = 0;   // mean over ranks and micro-batches, before the step
+  double loss = 0;   // mean over data-parallel ranks and micro-batches, before the step
   double lr = 0;
   double grad_norm = 0;         // of the averaged gradient, before clipping
   double clip_coefficient = 1;  // that the gradient was multiplied by

@@ -24,9 +24,9 @@ namespace zero {
 struct ZeroRedundancyOptions {
   double gradient_clipping = 0;  // global L2 norm; 0: off
   std::optional<LrSchedule> schedule = {};
-  at::ScalarType communication_dtype = at::kFloat;  // gradients on the wire; sums are fp32
-  int64_t reduce_bucket_numel = 16LL << 20;         // elements per reduce-scatter
-  bool broadcast_initial_values = true;             // take rank 0's parameters at construction
+  DtypeOption communication_dtype = Dtype::f32;  // gradients on the wire; sums are fp32
+  int64_t reduce_bucket_numel = 16LL << 20;      // elements per reduce-scatter
+  bool broadcast_initial_values = true;          // take rank 0's parameters at construction
 };
 
 class ZeroRedundancyOptimizer {

@@ -10,7 +10,7 @@ struct Row {
   bool floating;
   std::string_view safetensors, name;
 };
-constexpr std::array<Row, 12> kRows{{
+constexpr std::array<Row, 12> kDtypeRows{{
     {Dtype::f32, 4, true, "F32", "fp32"},
     {Dtype::bf16, 2, true, "BF16", "bf16"},
     {Dtype::f16, 2, true, "F16", "fp16"},
@@ -24,7 +24,7 @@ constexpr std::array<Row, 12> kRows{{
     {Dtype::u8, 1, false, "U8", "uint8"},
     {Dtype::boolean, 1, false, "BOOL", "bool"},
 }};
-const Row& row(Dtype dtype) { return kRows[static_cast<size_t>(dtype)]; }
+const Row& row(Dtype dtype) { return kDtypeRows[static_cast<size_t>(dtype)]; }
 }  // namespace
 
 int64_t itemsize(Dtype dtype) { return row(dtype).bytes; }
@@ -33,7 +33,7 @@ std::string_view safetensors_name(Dtype dtype) { return row(dtype).safetensors; 
 std::string_view to_string(Dtype dtype) { return row(dtype).name; }
 
 std::optional<Dtype> dtype_from_safetensors(std::string_view name) {
-  for (const Row& candidate : kRows)
+  for (const Row& candidate : kDtypeRows)
     if (candidate.safetensors == name) return candidate.dtype;
   return std::nullopt;
 }

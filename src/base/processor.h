@@ -23,6 +23,11 @@ inline bool runs_avx512() {
 #endif
 }
 
+/// Instructions that multiply bf16: AVX-512's, or AMX's in tiles, where the system lets this process use
+/// those. Asked once. Thread safe.
+bool multiplies_bf16();
+bool runs_amx();
+
 /// Pages that a long copy or sum passes over side by side. Intel's processors read ahead to a page's end
 /// only, so that several keep more of the memory busy. AMD's take a load for one that waits for the stores to
 /// the same place of other pages: four side by side copy 2 GB/s where one after the other makes 17.

@@ -19,33 +19,7 @@ namespace {
 
 constexpr size_t kWriteAlignment = 4096;
 
-std::string_view remedy_for(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return "free disk space or choose another directory";
-    case EFBIG:
-      return "raise the limit on file sizes (ulimit -f)";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return "check who may write there";
-    case ENOENT:
-      return "check the path";
-    case ELOOP:
-      return "a checkpoint holds regular files only";
-    default:
-      return "";
-  }
-}
-
 }  // namespace
-
-void fail_errno(const std::filesystem::path& path, std::string_view action) {
-  int error = errno;
-  fail(ErrorKind::Io, path.string(),
-       "cannot " + std::string(action) + ": " + std::generic_category().message(error), remedy_for(error));
-}
 
 File File::create(const std::filesystem::path& path) {
   int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -53,9 +27,10 @@ File File::create(const std::filesystem::path& path) {
   return {path, descriptor};
 }
 
-File File::open(const std::filesystem::path& path) {
+File File::open(const std::filesystem::path& path, Links links) {
   // Without O_NONBLOCK a pipe put in place of a file would block here.
-  int descriptor = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  const int flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC | (links == Links::Refuse ? O_NOFOLLOW : 0);
+  int descriptor = ::open(path.c_str(), flags);
   if (descriptor < 0) fail_errno(path, "open");
   File file(path, descriptor);
   struct stat status {};
@@ -124,8 +99,7 @@ void File::read_at(int64_t offset, std::span<std::byte> out) const {
     if (got < 0) fail_errno(path_, "read");
     require(got > 0, ErrorKind::Corrupt, path_.string(),
             "the file ends at byte " + std::to_string(offset) + ", " + std::to_string(out.size()) +
-                " bytes are missing",
-            "use another checkpoint");
+                " bytes are missing");
     offset += got;
     out = out.subspan(static_cast<size_t>(got));
   }
@@ -192,18 +166,6 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
   File file = File::create(path);
   file.write(std::as_bytes(std::span(text)));
   file.sync_and_close();
-}
-
-void sync_directory(const std::filesystem::path& directory) {
-  const char* path = directory.empty() ? "." : directory.c_str();
-  int descriptor = ::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail_errno(directory, "open");
-  int result = ::fsync(descriptor);
-  int error = errno;
-  ::close(descriptor);
-  errno = error;
-  // Some file systems know no fsync of directories; their renames are in order anyway.
-  if (result != 0 && error != EINVAL) fail_errno(directory, "write to the disk");
 }
 
 void require_free_space(const std::filesystem::path& directory, int64_t bytes) {

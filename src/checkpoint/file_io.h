@@ -12,17 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
+
 namespace zero::checkpoint {
 
-/// Throws Io for the current errno: "PATH: cannot ACTION: CAUSE; what to do".
-[[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action);
+enum class Links { Refuse, Follow };
 
 class File {
  public:
   /// Makes a file that must not exist yet.
   static File create(const std::filesystem::path& path);
-  /// Opens a regular file for reading; links are refused, so that a checkpoint cannot point outside itself.
-  static File open(const std::filesystem::path& path);
+  /// Opens a regular file for reading. By default links are refused, so that a checkpoint cannot point
+  /// outside itself.
+  static File open(const std::filesystem::path& path, Links links = Links::Refuse);
   ~File();
   File(File&& other) noexcept;
   File& operator=(File&&) = delete;
@@ -91,10 +93,6 @@ class BlockWriter {
 std::string read_text(const std::filesystem::path& path, int64_t most_bytes);
 
 void write_text(const std::filesystem::path& path, std::string_view text);
-
-/// Forces a directory's entries to the disk. The parent_path() of a bare name, which is empty, is the current
-/// directory.
-void sync_directory(const std::filesystem::path& directory);
 
 /// Throws Io if the file system of `directory` has less than `bytes` free.
 void require_free_space(const std::filesystem::path& directory, int64_t bytes);

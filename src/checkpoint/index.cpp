@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "base/shape_text.h"
+#include "checkpoint/coverage.h"
+#include "checkpoint/safetensors.h"
 
 namespace zero::checkpoint {
 namespace {
@@ -28,12 +31,21 @@ std::string_view checked_body(std::string_view text, std::string_view place) {
   return body;
 }
 
+void require_version(int64_t version, std::string_view place) {
+  if (version == kVersion) return;
+  const std::string about = "checkpoint format version " + std::to_string(version) + ", this program reads " +
+                            std::to_string(kVersion);
+  require(version > kVersion, ErrorKind::Unsupported, place,
+          about + "; a development version of zero.cpp before 0.1.0 wrote it",
+          "make ordinary files of it with that version's `zero consolidate`, and begin with them "
+          "(model.from)");
+  fail(ErrorKind::Unsupported, place, about + "; a later zero.cpp wrote it", "read it with that version");
+}
+
 Index from_object(const Json& json, std::string_view place) {
   require(text_member(json, "format", place) == kFormat, ErrorKind::Corrupt, place,
           "not a checkpoint index: format is not \"" + std::string(kFormat) + "\"");
-  int64_t version = count_member(json, "version", place);
-  require(version == kVersion, ErrorKind::Unsupported, place, "format version " + std::to_string(version),
-          "this program reads version " + std::to_string(kVersion));
+  require_version(count_member(json, "version", place), place);
   Index index{.step = count_member(json, "step", place),
               .save_id = hex_member(json, "save_id", place),
               .files = {},
@@ -53,27 +65,38 @@ Index from_object(const Json& json, std::string_view place) {
 // Checks one tensor on its own. `fail_at` throws with the tensor's name.
 template <typename Fail>
 void check_tensor(const StoredTensor& tensor, const std::map<std::string, int64_t>& files, Fail fail_at) {
-  auto numel = numel_of(tensor.shape, tensor.dtype);
-  if (!numel) fail_at("its shape is negative or too large");
-  int64_t next = 0;
+  if (!numel_of(tensor.shape, tensor.dtype)) fail_at("its shape is negative or too large");
   for (const StoredPiece& piece : tensor.pieces) {
     auto file = files.find(piece.file);
     if (file == files.end()) fail_at("a piece is in file " + in_quotes(piece.file) + ", which is not listed");
-    if (piece.numel < 1 || piece.numel > *numel || piece.begin < 0 || piece.begin > *numel - piece.numel)
-      fail_at("piece [" + std::to_string(piece.begin) + ", +" + std::to_string(piece.numel) +
-              ") is outside its " + std::to_string(*numel) + " elements");
-    if (piece.begin != next)
-      fail_at((piece.begin < next ? "two pieces hold element " : "no piece holds element ") +
-              std::to_string(std::min(piece.begin, next)));
-    next = piece.begin + piece.numel;
-    int64_t bytes = piece.numel * itemsize(tensor.dtype);
+    if (piece.range.numel < 1 || !piece.range.is_inside(tensor.shape))
+      fail_at("piece " + piece_label(piece.range) + " of " + std::to_string(piece.range.numel) +
+              " elements is empty or outside its shape " + shape_text(tensor.shape));
+    int64_t bytes = piece.range.numel * itemsize(tensor.dtype);
     if (piece.offset_bytes < 8 || bytes > file->second || piece.offset_bytes > file->second - bytes)
       fail_at("a piece at byte " + std::to_string(piece.offset_bytes) + " is outside " + piece.file);
     if (static_cast<int64_t>(piece.checksums.size()) != block_count(bytes))
       fail_at("a piece of " + std::to_string(bytes) + " bytes has " + std::to_string(piece.checksums.size()) +
               " checksums, expected " + std::to_string(block_count(bytes)));
   }
-  if (next != *numel) fail_at("no piece holds element " + std::to_string(next));
+  if (const auto problem = coverage_problem(tensor)) fail_at(*problem);
+}
+
+std::vector<int64_t> counts_member(const Json& object, std::string_view key, std::string_view place) {
+  const Json& array = member(object, key, Json::value_t::array, place);
+  require(array.size() <= kMostDims, ErrorKind::Corrupt, place,
+          std::string(key) + ": more than " + std::to_string(kMostDims) + " dims");
+  std::vector<int64_t> counts;
+  counts.reserve(array.size());
+  for (const Json& count : array) counts.push_back(count_value(count, key, place));
+  return counts;
+}
+
+BoxRange range_from_json(const Json& piece, std::string_view place) {
+  const Json& box = member(piece, "box", Json::value_t::object, place);
+  return {.box = {.begin = counts_member(box, "begin", place), .size = counts_member(box, "size", place)},
+          .begin = count_member(piece, "begin", place),
+          .numel = count_member(piece, "numel", place)};
 }
 
 }  // namespace
@@ -102,6 +125,7 @@ bool is_plain_name(std::string_view name) {
 
 std::optional<int64_t> numel_of(const std::vector<int64_t>& shape, Dtype dtype) {
   constexpr int64_t kMost = int64_t{1} << 62;
+  if (shape.size() > kMostDims) return std::nullopt;
   bool empty = false;
   for (int64_t size : shape) {
     if (size < 0) return std::nullopt;
@@ -122,8 +146,9 @@ Json to_json(const StoredTensor& tensor) {
     Json checksums = Json::array();
     for (uint64_t checksum : piece.checksums) checksums.push_back(to_hex(checksum));
     pieces.push_back({{"file", piece.file},
-                      {"begin", piece.begin},
-                      {"numel", piece.numel},
+                      {"box", {{"begin", piece.range.box.begin}, {"size", piece.range.box.size}}},
+                      {"begin", piece.range.begin},
+                      {"numel", piece.range.numel},
                       {"offset_bytes", piece.offset_bytes},
                       {"checksums", std::move(checksums)}});
   }
@@ -139,14 +164,12 @@ StoredTensor tensor_from_json(const Json& json, std::string_view place) {
   auto known = dtype_from_safetensors(dtype);
   require(known.has_value(), ErrorKind::Corrupt, place, "unknown dtype " + in_quotes(dtype));
   tensor.dtype = *known;
-  for (const Json& size : member(json, "shape", Json::value_t::array, place))
-    tensor.shape.push_back(count_value(size, "shape", place));
+  tensor.shape = counts_member(json, "shape", place);
   for (const Json& piece : member(json, "pieces", Json::value_t::array, place)) {
     require(piece.is_object(), ErrorKind::Corrupt, place, "pieces: expected objects");
     StoredPiece& stored =
         tensor.pieces.emplace_back(StoredPiece{.file = text_member(piece, "file", place),
-                                               .begin = count_member(piece, "begin", place),
-                                               .numel = count_member(piece, "numel", place),
+                                               .range = range_from_json(piece, place),
                                                .offset_bytes = count_member(piece, "offset_bytes", place),
                                                .checksums = {}});
     for (const Json& checksum : member(piece, "checksums", Json::value_t::array, place))

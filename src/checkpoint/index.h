@@ -18,8 +18,9 @@ namespace zero::checkpoint {
 
 inline constexpr std::string_view kIndexName = "index.json";
 inline constexpr std::string_view kFormat = "zero-checkpoint";
-inline constexpr int64_t kVersion = 2;
+inline constexpr int64_t kVersion = 3;
 inline constexpr int64_t kMostIndexBytes = int64_t{1} << 30;
+inline constexpr size_t kMostDims = 64;
 
 struct Index {
   int64_t step = 0;
@@ -31,7 +32,7 @@ struct Index {
 
 /// The file's text; its last member is the checksum of everything before it.
 std::string to_text(const Index& index);
-/// Reads and checks completely. Throws Corrupt; Unsupported for a later version.
+/// Reads and checks completely. Throws Corrupt; Unsupported for another version.
 Index index_from_text(std::string_view text, std::string_view place);
 
 /// Checks files, shapes, pieces and coverage. Throws `kind` naming the tensor.
@@ -41,7 +42,8 @@ void check(const Index& index, ErrorKind kind, std::string_view place);
 int64_t block_count(int64_t bytes);
 std::vector<uint64_t> checksums_of(std::span<const std::byte> bytes);
 
-/// Elements of a shape; nothing for negative sizes, or where elements or bytes exceed 2^62.
+/// Elements of a shape; nothing for negative sizes, more than kMostDims dims, or where elements or bytes
+/// exceed 2^62.
 std::optional<int64_t> numel_of(const std::vector<int64_t>& shape, Dtype dtype);
 
 Json to_json(const StoredTensor& tensor);

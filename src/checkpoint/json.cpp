@@ -3,46 +3,25 @@
 #include <charconv>
 #include <cstdio>
 #include <limits>
-#include <set>
-#include <vector>
 
+#include "base/strict_json.h"
 #include "zero/error.h"
 
 namespace zero::checkpoint {
 namespace {
 
-constexpr int kMostDepth = 64;
-
 [[noreturn]] void fail_member(std::string_view place, std::string_view key, std::string_view expected,
                               const Json* value) {
-  std::string got = "nothing";
-  if (value) {
-    got = value->is_structured() ? value->type_name()
-                                 : value->dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (got.size() > 60) got = got.substr(0, 60) + "...";
-  }
+  const std::string got = value == nullptr         ? "nothing"
+                          : value->is_structured() ? value->type_name()
+                                                   : json_text(*value);
   fail(ErrorKind::Corrupt, place, std::string(key) + ": expected " + std::string(expected) + ", got " + got);
 }
 
 }  // namespace
 
 Json parse_object(std::string_view text, std::string_view place) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    require(depth <= kMostDepth, ErrorKind::Corrupt, place, "nested too deeply");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key)
-      require(keys.back().insert(parsed.get<std::string>()).second, ErrorKind::Corrupt, place,
-              "key " + parsed.dump() + " is given twice");
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text, check);
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::Corrupt, place, std::string("not JSON: ") + error.what());
-  }
+  Json json = parse_json(text, place);
   require(json.is_object(), ErrorKind::Corrupt, place, "expected a JSON object");
   return json;
 }

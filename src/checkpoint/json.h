@@ -1,5 +1,5 @@
 #pragma once
-// Strict reading of JSON that comes from a disk: every surprise is a Corrupt error that says where.
+// Members of JSON objects that come from a disk: every surprise is a Corrupt error that says where.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@ namespace zero::checkpoint {
 
 using Json = nlohmann::json;
 
-/// Parses one JSON object. Throws Corrupt for syntax, a key given twice in one object, or nesting beyond 64.
+/// parse_json() of one object. Throws Corrupt for anything else too.
 Json parse_object(std::string_view text, std::string_view place);
 
 /// A member of an object, of the wanted type. Throw Corrupt: "PLACE: KEY: expected ..., got ...".

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/shape_text.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/file_io.h"
 #include "checkpoint/index.h"
@@ -38,8 +39,14 @@ struct OpenFile {
 struct PieceOf {
   const std::string& tensor;
   const StoredPiece& piece;
+  int64_t item;   // bytes of an element
   int64_t bytes;  // of the piece
 };
+
+PieceOf piece_of(const std::string& name, const StoredTensor& tensor, const StoredPiece& piece) {
+  const int64_t item = itemsize(tensor.dtype);
+  return {name, piece, item, piece.range.numel * item};
+}
 
 }  // namespace
 
@@ -52,7 +59,7 @@ struct CheckpointReader::State {
   void check_file(const std::string& name, int64_t bytes);
   void check_headers();
   std::shared_ptr<OpenFile> open(const std::string& name) const;
-  void read_piece(const PieceOf& of, int64_t from, int64_t to, std::byte* out) const;
+  void read_runs(const PieceOf& of, CommonRuns runs, std::vector<std::byte>& room, std::byte* out) const;
   std::optional<DamagedPiece> check_piece(const PieceOf& of, std::span<std::byte> buffer) const;
 
   void require_good(const std::optional<DamagedPiece>& damage) const;
@@ -84,8 +91,11 @@ void CheckpointReader::State::check_file(const std::string& name, int64_t bytes)
   File::Identity identity = file.identity();
   if (identity.bytes != bytes) fail_short(path, identity.bytes, bytes);
   Header header = read_header(file, path);
-  require(header.save_id == index.save_id, ErrorKind::Corrupt, path.string(),
-          "it belongs to save " + to_hex(header.save_id) + ", the index to save " + to_hex(index.save_id),
+  const std::string in_header = path.string() + ": header";
+  require(header.metadata.is_object(), ErrorKind::Corrupt, in_header, "it has no __metadata__");
+  const uint64_t save_id = hex_member(header.metadata, "save_id", in_header);
+  require(save_id == index.save_id, ErrorKind::Corrupt, path.string(),
+          "it belongs to save " + to_hex(save_id) + ", the index to save " + to_hex(index.save_id),
           "files of two saves are mixed; use another checkpoint");
   identities.emplace(name, identity);
   headers_.emplace(name, std::move(header));
@@ -99,7 +109,8 @@ void CheckpointReader::State::fail_short(const fs::path& path, int64_t bytes, in
   int64_t first = expected;
   for (const auto& [name, tensor] : index.tensors)
     for (const StoredPiece& piece : tensor.pieces) {
-      bool is_cut = piece.file == file && piece.offset_bytes + piece.numel * itemsize(tensor.dtype) > bytes;
+      bool is_cut =
+          piece.file == file && piece.offset_bytes + piece.range.numel * itemsize(tensor.dtype) > bytes;
       if (!is_cut || piece.offset_bytes > first) continue;
       first = piece.offset_bytes;
       lost = &name;
@@ -114,18 +125,18 @@ void CheckpointReader::State::check_headers() {
   for (const auto& [name, tensor] : index.tensors)
     for (const StoredPiece& piece : tensor.pieces) {
       const Header& header = headers_.at(piece.file);
-      auto entry = header.entries.find(piece_key(name, piece.begin));
-      bool same = entry != header.entries.end() && entry->second.dtype == tensor.dtype &&
-                  entry->second.numel == piece.numel &&
-                  header.data_begin + entry->second.begin_byte == piece.offset_bytes;
+      auto entry = header.tensors.find(piece_key(name, piece.range));
+      bool same = entry != header.tensors.end() && entry->second.dtype == tensor.dtype &&
+                  entry->second.shape == std::vector{piece.range.numel} &&
+                  entry->second.begin_byte == piece.offset_bytes;
       require(same, ErrorKind::Corrupt, (directory / piece.file).string(),
-              "its header and the index disagree on tensor " + in_quotes(name) + " from element " +
-                  std::to_string(piece.begin));
+              "its header and the index disagree on tensor " + in_quotes(name) + ", piece " +
+                  piece_label(piece.range));
       ++used[piece.file];
     }
   for (const auto& [name, header] : headers_)
-    require(used[name] == header.entries.size(), ErrorKind::Corrupt, (directory / name).string(),
-            "it holds " + std::to_string(header.entries.size()) + " tensors, the index knows " +
+    require(used[name] == header.tensors.size(), ErrorKind::Corrupt, (directory / name).string(),
+            "it holds " + std::to_string(header.tensors.size()) + " tensors, the index knows " +
                 std::to_string(used[name]));
   headers_.clear();
 }
@@ -162,8 +173,7 @@ std::optional<DamagedPiece> CheckpointReader::State::check_blocks(const PieceOf&
     return DamagedPiece{
         .tensor = of.tensor,
         .file = of.piece.file,
-        .begin = of.piece.begin,
-        .numel = of.piece.numel,
+        .range = of.piece.range,
         .offset_bytes = of.piece.offset_bytes + begin + static_cast<int64_t>(i) * kChecksumBytes,
         .problem = "checksum " + to_hex(found[i]) + ", the index says " + to_hex(expected)};
   }
@@ -173,33 +183,39 @@ std::optional<DamagedPiece> CheckpointReader::State::check_blocks(const PieceOf&
 void CheckpointReader::State::require_good(const std::optional<DamagedPiece>& damage) const {
   if (!damage) return;
   fail(ErrorKind::Corrupt, (directory / damage->file).string(),
-       "tensor " + in_quotes(damage->tensor) + " from element " + std::to_string(damage->begin) +
-           ", at byte " + std::to_string(damage->offset_bytes) + " of the file: " + damage->problem,
+       "tensor " + in_quotes(damage->tensor) + ", piece " + piece_label(damage->range) + ", at byte " +
+           std::to_string(damage->offset_bytes) + " of the file: " + damage->problem,
        "use another checkpoint");
 }
 
-// Bytes [from, to) of a piece. Whole blocks go straight to their place, others by way of `block`.
-void CheckpointReader::State::read_piece(const PieceOf& of, int64_t from, int64_t to, std::byte* out) const {
+// Of a run of a piece, whole blocks go straight to their place, others by way of `room`: one at a time, and
+// once, since runs ascend.
+void CheckpointReader::State::read_runs(const PieceOf& of, CommonRuns runs, std::vector<std::byte>& room,
+                                        std::byte* out) const {
   const std::shared_ptr<OpenFile> file = open(of.piece.file);
-  if (file->next != of.piece.offset_bytes + from)
-    file->file.read_ahead(of.piece.offset_bytes + from, std::min(kAheadBytes, to - from));
-  std::vector<std::byte> block;
-  for (int64_t at = from; at < to;) {
-    int64_t begin = at / kChecksumBytes * kChecksumBytes, end = std::min(begin + kChecksumBytes, of.bytes);
-    std::byte* target = out + (at - from);
-    if (at == begin && end <= to) {
-      end = std::min(to == of.bytes ? to : to / kChecksumBytes * kChecksumBytes, begin + kReadBytes);
-      std::span<std::byte> whole(target, static_cast<size_t>(end - begin));
-      read_at(*file, of.piece.offset_bytes + begin, whole);
-      require_good(check_blocks(of, begin, whole));
-      at = end;
-    } else {
-      block.resize(static_cast<size_t>(end - begin));
-      read_at(*file, of.piece.offset_bytes + begin, block);
-      require_good(check_blocks(of, begin, block));
-      int64_t next = std::min(end, to);
-      std::memcpy(target, block.data() + (at - begin), static_cast<size_t>(next - at));
-      at = next;
+  const int64_t wanted = runs.numel() * of.item;
+  int64_t in_room = -1;  // byte of the piece where the block in `room` begins
+  bool is_first = true;
+  while (const auto run = runs.next()) {
+    const int64_t from = run->from_a * of.item, to = from + run->numel * of.item;
+    std::byte* target = out + run->from_b * of.item;
+    if (std::exchange(is_first, false) && file->next != of.piece.offset_bytes + from)
+      file->file.read_ahead(of.piece.offset_bytes + from, std::min(kAheadBytes, wanted));
+    for (int64_t at = from; at < to;) {
+      const int64_t begin = at / kChecksumBytes * kChecksumBytes,
+                    end = std::min(begin + kChecksumBytes, of.bytes), stop = std::min(end, to);
+      const bool straight = at == begin && end <= to;
+      if (begin != in_room) {
+        if (!straight) room.resize(static_cast<size_t>(end - begin));
+        const auto block =
+            straight ? std::span(target + (at - from), static_cast<size_t>(end - begin)) : std::span(room);
+        read_at(*file, of.piece.offset_bytes + begin, block);
+        require_good(check_blocks(of, begin, block));
+        if (!straight) in_room = begin;
+      }
+      if (!straight)
+        std::memcpy(target + (at - from), room.data() + (at - begin), static_cast<size_t>(stop - at));
+      at = stop;
     }
   }
 }
@@ -232,32 +248,40 @@ int64_t CheckpointReader::step() const { return state_->index.step; }
 int64_t CheckpointReader::bytes_read() const { return state_->bytes_read; }
 const std::map<std::string, int64_t>& CheckpointReader::files() const { return state_->index.files; }
 
-void CheckpointReader::read(const std::string& name, int64_t begin, int64_t numel, void* out) const {
+void CheckpointReader::read(const std::string& name, const BoxRange& range, void* out) const {
   std::string place = state_->directory.string() + ": tensor " + in_quotes(name);
   auto found = state_->index.tensors.find(name);
   require(found != state_->index.tensors.end(), ErrorKind::Usage, place, "the checkpoint does not have it");
   const StoredTensor& tensor = found->second;
-  int64_t total = tensor.pieces.empty() ? 0 : tensor.pieces.back().begin + tensor.pieces.back().numel;
-  require(begin >= 0 && numel >= 0 && begin <= total && numel <= total - begin, ErrorKind::Usage, place,
-          std::to_string(numel) + " elements from " + std::to_string(begin) + " are outside its " +
-              std::to_string(total));
-  int64_t end = begin + numel;
-  auto piece =
-      std::upper_bound(tensor.pieces.begin(), tensor.pieces.end(), begin,
-                       [](int64_t element, const StoredPiece& p) { return element < p.begin + p.numel; });
-  for (; piece != tensor.pieces.end() && piece->begin < end; ++piece) {
-    int64_t from = std::max(begin, piece->begin), to = std::min(end, piece->begin + piece->numel);
-    int64_t item = itemsize(tensor.dtype);
-    state_->read_piece({name, *piece, piece->numel * item}, (from - piece->begin) * item,
-                       (to - piece->begin) * item, static_cast<std::byte*>(out) + (from - begin) * item);
+  require(range.is_inside(tensor.shape), ErrorKind::Usage, place,
+          std::to_string(range.numel) + " elements from " + piece_label(range) + " are outside its shape " +
+              shape_text(tensor.shape));
+  std::vector<std::byte> room;
+  // Box by box: of the pieces of one, in order, those before the first common element are passed by.
+  for (auto piece = tensor.pieces.begin(); piece != tensor.pieces.end();) {
+    const Box& box = piece->range.box;
+    const auto end =
+        std::upper_bound(piece, tensor.pieces.end(), box,
+                         [](const Box& wanted, const StoredPiece& p) { return wanted < p.range.box; });
+    CommonRuns common(BoxRange::all_of(box), range);
+    int64_t left = common.numel();
+    if (const auto first = common.next())
+      piece = std::upper_bound(piece, end, first->from_a,
+                               [](int64_t element, const StoredPiece& p) { return element < p.range.end(); });
+    for (; left > 0 && piece != end; ++piece) {
+      const CommonRuns runs(piece->range, range);
+      left -= runs.numel();
+      if (runs.numel() > 0)
+        state_->read_runs(piece_of(name, tensor, *piece), runs, room, static_cast<std::byte*>(out));
+    }
+    piece = end;
   }
 }
 
 std::vector<DamagedPiece> CheckpointReader::find_damage() const {
   std::vector<PieceOf> pieces;
   for (const auto& [name, tensor] : tensors())
-    for (const StoredPiece& piece : tensor.pieces)
-      pieces.push_back({name, piece, piece.numel * itemsize(tensor.dtype)});
+    for (const StoredPiece& piece : tensor.pieces) pieces.push_back(piece_of(name, tensor, piece));
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
   auto place = [&](size_t i) { return std::tie(pieces[i].piece.file, pieces[i].piece.offset_bytes); };

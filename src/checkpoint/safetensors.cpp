@@ -1,16 +1,18 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/checked.h"
-#include "checkpoint/json.h"
+#include "base/shape_text.h"
 #include "zero/error.h"
 
 namespace zero::checkpoint {
 namespace {
 
 constexpr int64_t kMostHeaderBytes = 100'000'000;
+constexpr size_t kMostFileDims = 64;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 std::string little_endian(uint64_t value) {
@@ -19,81 +21,109 @@ std::string little_endian(uint64_t value) {
   return bytes;
 }
 
-HeaderEntry entry_from_json(const std::string& name, const Json& json, int64_t data_bytes,
-                            std::string_view place) {
+std::optional<int64_t> numel_of_sizes(std::span<const int64_t> shape) {
+  std::optional<int64_t> numel = 1;
+  for (const int64_t size : shape)
+    if (numel) numel = checked_multiply(*numel, size);
+  return numel;
+}
+
+FileTensor tensor_from_header(const Json& json, int64_t data_begin, int64_t data_bytes,
+                              const std::string& place) {
   require(json.is_object(), ErrorKind::Corrupt, place, "expected an object");
-  HeaderEntry entry{.name = name};
-  std::string dtype = text_member(json, "dtype", place);
-  auto known = dtype_from_safetensors(dtype);
+  const std::string dtype = text_member(json, "dtype", place);
+  const auto known = dtype_from_safetensors(dtype);
   require(known.has_value(), ErrorKind::Corrupt, place, "unknown dtype " + in_quotes(dtype));
-  entry.dtype = *known;
   const Json& shape = member(json, "shape", Json::value_t::array, place);
   const Json& offsets = member(json, "data_offsets", Json::value_t::array, place);
-  require(shape.size() == 1 && offsets.size() == 2, ErrorKind::Corrupt, place,
-          "expected one dimension and two offsets");
-  entry.numel = count_value(shape[0], "shape", place);
-  entry.begin_byte = count_value(offsets[0], "data_offsets", place);
-  int64_t end = count_value(offsets[1], "data_offsets", place);
-  bool fits = entry.begin_byte <= end && end <= data_bytes &&
-              checked_multiply(entry.numel, itemsize(entry.dtype)) == end - entry.begin_byte;
-  require(fits, ErrorKind::Corrupt, place,
-          std::to_string(entry.numel) + " elements of " + dtype + " do not fit bytes " +
-              std::to_string(entry.begin_byte) + " to " + std::to_string(end) + " of " +
-              std::to_string(data_bytes));
-  return entry;
+  require(shape.size() <= kMostFileDims && offsets.size() == 2, ErrorKind::Corrupt, place,
+          "expected at most 64 dimensions and two offsets");
+  FileTensor tensor{.dtype = *known, .shape = {}};
+  for (const Json& size : shape) tensor.shape.push_back(count_value(size, "shape", place));
+  const int64_t begin = count_value(offsets[0], "data_offsets", place);
+  const int64_t end = count_value(offsets[1], "data_offsets", place);
+  const auto numel = numel_of_sizes(tensor.shape);
+  const auto bytes = numel ? checked_multiply(*numel, itemsize(*known)) : std::nullopt;
+  require(begin <= end && end <= data_bytes && bytes == end - begin, ErrorKind::Corrupt, place,
+          "elements of " + dtype + " in shape " + shape_text(tensor.shape) + " do not fit bytes " +
+              std::to_string(begin) + " to " + std::to_string(end) + " of " + std::to_string(data_bytes));
+  tensor.numel = *numel;
+  tensor.begin_byte = data_begin + begin;
+  return tensor;
 }
 
 void check_cover(const Header& header, int64_t data_bytes, const std::string& place) {
-  std::vector<const HeaderEntry*> order;
-  for (const auto& [name, entry] : header.entries) order.push_back(&entry);
-  std::sort(order.begin(), order.end(),
-            [](const HeaderEntry* a, const HeaderEntry* b) { return a->begin_byte < b->begin_byte; });
-  int64_t next = 0;
-  for (const HeaderEntry* entry : order) {
-    require(entry->begin_byte == next, ErrorKind::Corrupt, place,
-            "tensor " + in_quotes(entry->name) + " begins at byte " + std::to_string(entry->begin_byte) +
+  std::vector<std::pair<const std::string*, const FileTensor*>> order;
+  for (const auto& [name, tensor] : header.tensors) order.emplace_back(&name, &tensor);
+  // An empty tensor stands before the one that begins at the same byte.
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second->begin_byte, a.second->numel) <
+           std::pair(b.second->begin_byte, b.second->numel);
+  });
+  int64_t next = header.data_begin;
+  for (const auto& [name, tensor] : order) {
+    require(tensor->begin_byte == next, ErrorKind::Corrupt, place,
+            "tensor " + in_quotes(*name) + " begins at byte " + std::to_string(tensor->begin_byte) +
                 ", expected " + std::to_string(next));
-    next = entry->end_byte();
+    next += tensor->numel * itemsize(tensor->dtype);
   }
-  require(next == data_bytes, ErrorKind::Corrupt, place,
-          "the header describes " + std::to_string(next) + " bytes of data, the file has " +
-              std::to_string(data_bytes));
+  require(next == header.data_begin + data_bytes, ErrorKind::Corrupt, place,
+          "its tensors end at byte " + std::to_string(next) + ", the file at " +
+              std::to_string(header.data_begin + data_bytes));
 }
 
 }  // namespace
 
-std::string piece_key(const std::string& name, int64_t begin) { return name + "@" + std::to_string(begin); }
+std::string piece_label(const BoxRange& range) {
+  return to_string(range.box) + "@" + std::to_string(range.begin);
+}
 
-std::string make_header(const std::vector<HeaderEntry>& entries, uint64_t save_id) {
-  std::string json = "{\"__metadata__\":" + Json{{"format", "zero"}, {"save_id", to_hex(save_id)}}.dump();
-  for (const HeaderEntry& entry : entries)
-    json += "," + Json(entry.name).dump() + ":{\"dtype\":\"" + std::string(safetensors_name(entry.dtype)) +
-            "\",\"shape\":[" + std::to_string(entry.numel) + "],\"data_offsets\":[" +
-            std::to_string(entry.begin_byte) + "," + std::to_string(entry.end_byte()) + "]}";
+std::string piece_key(const std::string& name, const BoxRange& range) { return name + piece_label(range); }
+
+int64_t data_bytes(const NewTensor& tensor) {
+  const bool positive =
+      std::all_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t n) { return n >= 0; });
+  const auto numel = positive ? numel_of_sizes(tensor.shape) : std::nullopt;
+  const auto bytes = numel ? checked_multiply(*numel, itemsize(tensor.dtype)) : std::nullopt;
+  require(bytes.has_value(), ErrorKind::Usage, tensor.name, "impossible shape " + shape_text(tensor.shape));
+  return *bytes;
+}
+
+std::string make_header(std::span<const NewTensor> tensors, const Json& metadata) {
+  std::string json = "{\"__metadata__\":" + metadata.dump();
+  int64_t begin = 0;
+  for (const NewTensor& tensor : tensors) {
+    const auto end = checked_add(begin, data_bytes(tensor));
+    require(end.has_value(), ErrorKind::Usage, tensor.name, "a file beyond 2^63 bytes");
+    json += "," + Json(tensor.name).dump() + ":{\"dtype\":\"" + std::string(safetensors_name(tensor.dtype)) +
+            "\",\"shape\":" + Json(tensor.shape).dump() + ",\"data_offsets\":[" + std::to_string(begin) +
+            "," + std::to_string(*end) + "]}";
+    begin = *end;
+  }
   json += "}";
   json.resize((json.size() + 7) / 8 * 8, ' ');
-  require(static_cast<int64_t>(json.size()) <= kMostHeaderBytes, ErrorKind::Unsupported, "checkpoint",
-          "more pieces than the header of one safetensors file holds");
+  require(std::ssize(json) <= kMostHeaderBytes, ErrorKind::Unsupported, "safetensors",
+          "more tensors than the header of one file holds", "choose smaller files");
   return little_endian(json.size()) + json;
 }
 
 Header parse_header(std::string_view text, int64_t data_bytes, const std::string& place) {
-  Header header{.save_id = 0, .data_begin = 8 + static_cast<int64_t>(text.size()), .entries = {}};
+  Header header{.data_begin = 8 + std::ssize(text), .metadata = {}, .tensors = {}};
   Json json = parse_object(text, place + ": header");
   for (const auto& [name, value] : json.items()) {
-    if (name == kMetadataKey) continue;
-    std::string entry_place = place + ": header: " + in_quotes(name);
-    header.entries.emplace(name, entry_from_json(name, value, data_bytes, entry_place));
+    if (name == kMetadataKey)
+      header.metadata = value;
+    else
+      header.tensors.emplace(name, tensor_from_header(value, header.data_begin, data_bytes,
+                                                      place + ": header: " + in_quotes(name)));
   }
-  const Json& metadata = member(json, kMetadataKey, Json::value_t::object, place + ": header");
-  header.save_id = hex_member(metadata, "save_id", place + ": header");
   check_cover(header, data_bytes, place);
   return header;
 }
 
 Header read_header(const File& file, const std::filesystem::path& path) {
-  std::string place = path.string();
-  int64_t file_bytes = file.identity().bytes;
+  const std::string place = path.string();
+  const int64_t file_bytes = file.identity().bytes;
   require(file_bytes >= 8, ErrorKind::Corrupt, place, "too short for a safetensors file");
   unsigned char length_bytes[8];
   file.read_at(0, std::as_writable_bytes(std::span(length_bytes)));
@@ -103,7 +133,6 @@ Header read_header(const File& file, const std::filesystem::path& path) {
           place, "its header claims " + std::to_string(length) + " bytes");
   std::string text(length, '\0');
   file.read_at(8, std::as_writable_bytes(std::span(text)));
-
   return parse_header(text, file_bytes - 8 - static_cast<int64_t>(length), place);
 }
 

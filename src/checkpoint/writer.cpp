@@ -4,6 +4,8 @@
 #include <set>
 
 #include "base/checked.h"
+#include "base/shape_text.h"
+#include "checkpoint/coverage.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/file_io.h"
 #include "checkpoint/index.h"
@@ -30,17 +32,15 @@ void check_pieces(std::span<const TensorPiece> pieces) {
   for (const TensorPiece& piece : pieces) {
     require(!piece.name.empty() && is_utf8(piece.name), ErrorKind::Usage, "checkpoint piece",
             "its name is empty or not UTF-8");
-    std::string place = "checkpoint piece " + in_quotes(piece_key(piece.name, piece.begin));
-    auto numel = numel_of(piece.shape, piece.dtype);
-    require(numel.has_value(), ErrorKind::Usage, place, "its shape is negative or too large");
-    bool inside =
-        piece.begin >= 0 && piece.numel >= 0 && piece.begin <= *numel && piece.numel <= *numel - piece.begin;
-    require(inside, ErrorKind::Usage, place,
-            std::to_string(piece.numel) + " elements from there are outside the tensor's " +
-                std::to_string(*numel));
-    if (piece.numel == 0) continue;
+    std::string place = "checkpoint piece " + in_quotes(piece_key(piece.name, piece.range));
+    require(numel_of(piece.shape, piece.dtype).has_value(), ErrorKind::Usage, place,
+            "its shape is negative or too large");
+    require(piece.range.is_inside(piece.shape), ErrorKind::Usage, place,
+            std::to_string(piece.range.numel) + " elements from there are outside the tensor of shape " +
+                shape_text(piece.shape));
+    if (piece.range.numel == 0) continue;
     require(piece.data != nullptr, ErrorKind::Usage, place, "it has no data");
-    require(keys.insert(piece_key(piece.name, piece.begin)).second, ErrorKind::Usage, place, "given twice");
+    require(keys.insert(piece_key(piece.name, piece.range)).second, ErrorKind::Usage, place, "given twice");
   }
 }
 
@@ -48,23 +48,19 @@ void check_pieces(std::span<const TensorPiece> pieces) {
 std::vector<const TensorPiece*> in_file_order(std::span<const TensorPiece> pieces) {
   std::vector<const TensorPiece*> order;
   for (const TensorPiece& piece : pieces)
-    if (piece.numel > 0) order.push_back(&piece);
+    if (piece.range.numel > 0) order.push_back(&piece);
   std::stable_sort(order.begin(), order.end(), [](const TensorPiece* a, const TensorPiece* b) {
     return itemsize(a->dtype) > itemsize(b->dtype);
   });
   return order;
 }
 
-std::vector<HeaderEntry> lay_out(const std::vector<const TensorPiece*>& order) {
-  std::vector<HeaderEntry> entries;
-  int64_t next = 0;
-  for (const TensorPiece* piece : order) {
-    entries.push_back({piece_key(piece->name, piece->begin), piece->dtype, piece->numel, next});
-    auto end = checked_add(next, piece->numel * itemsize(piece->dtype));
-    require(end.has_value(), ErrorKind::Usage, "checkpoint", "the pieces of one rank exceed 2^63 bytes");
-    next = *end;
-  }
-  return entries;
+std::vector<NewTensor> flat_tensors(const std::vector<const TensorPiece*>& order) {
+  std::vector<NewTensor> tensors;
+  tensors.reserve(order.size());
+  for (const TensorPiece* piece : order)
+    tensors.push_back({piece_key(piece->name, piece->range), piece->dtype, {piece->range.numel}});
+  return tensors;
 }
 
 // Block by block, so that what was hashed is still in the cache when it is copied.
@@ -90,7 +86,7 @@ StoredTensor& tensor_of(std::map<std::string, StoredTensor>& tensors, const std:
 void sort_pieces(std::map<std::string, StoredTensor>& tensors) {
   for (auto& [name, tensor] : tensors)
     std::sort(tensor.pieces.begin(), tensor.pieces.end(),
-              [](const StoredPiece& a, const StoredPiece& b) { return a.begin < b.begin; });
+              [](const StoredPiece& a, const StoredPiece& b) { return comes_before(a.range, b.range); });
 }
 
 Index merge(std::span<const ShardManifest> manifests) {
@@ -159,13 +155,13 @@ ShardManifest CheckpointWriter::write_shard(const fs::path& temporary, int rank,
   require(rank >= 0, ErrorKind::Usage, "checkpoint", "rank " + std::to_string(rank) + " is negative");
   check_pieces(pieces);
   auto order = in_file_order(pieces);
-  auto entries = lay_out(order);
-  std::string header = make_header(entries, save_id(temporary));
+  std::string header =
+      make_header(flat_tensors(order), {{"format", "zero"}, {"save_id", to_hex(save_id(temporary))}});
 
   char name[32];
   std::snprintf(name, sizeof name, "rank-%05d.safetensors", rank);
   ShardManifest manifest{.file = name, .file_bytes = static_cast<int64_t>(header.size()), .tensors = {}};
-  if (!entries.empty()) manifest.file_bytes += entries.back().end_byte();
+  for (const TensorPiece* piece : order) manifest.file_bytes += piece->range.numel * itemsize(piece->dtype);
   for (const TensorPiece& piece : pieces)
     tensor_of(manifest.tensors, piece.name, piece.dtype, piece.shape, ErrorKind::Usage);
 
@@ -174,13 +170,12 @@ ShardManifest CheckpointWriter::write_shard(const fs::path& temporary, int rank,
   BlockWriter file(path);
   try {
     file.add(std::as_bytes(std::span(header)));
-    for (size_t i = 0; i < order.size(); ++i) {
-      const TensorPiece& piece = *order[i];
-      auto bytes = static_cast<size_t>(piece.numel * itemsize(piece.dtype));
-      auto checksums = write_hashed(file, {static_cast<const std::byte*>(piece.data), bytes});
-      int64_t offset = static_cast<int64_t>(header.size()) + entries[i].begin_byte;
-      manifest.tensors.at(piece.name)
-          .pieces.push_back({manifest.file, piece.begin, piece.numel, offset, std::move(checksums)});
+    for (const TensorPiece* piece : order) {
+      auto bytes = static_cast<size_t>(piece->range.numel * itemsize(piece->dtype));
+      int64_t offset = file.position();
+      auto checksums = write_hashed(file, {static_cast<const std::byte*>(piece->data), bytes});
+      manifest.tensors.at(piece->name)
+          .pieces.push_back({manifest.file, piece->range, offset, std::move(checksums)});
     }
     file.finish();
   } catch (...) {

@@ -3,45 +3,75 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/block_map.h"
 #include "base/checked.h"
 #include "compute/lent_pages.h"
 #include "compute/zeros.h"
-#include "zero/error.h"
 
 namespace zero {
 namespace {
 
 constexpr size_t kSmallest = 32 << 10;
 constexpr size_t kHugePage = detail::kLentPageBytes;
+constexpr size_t kOpenedAtATime = size_t{64} << 20;
+constexpr size_t kLeastRange = size_t{256} << 20;  // a smaller one is not worth having
 
+/// Addresses without memory, of a whole number of huge pages.
+struct Range {
+  char* begin;
+  size_t bytes;
+};
+
+// Twice the physical memory, so that gaps do not matter; less where the process may have less, of which it
+// needs a part for other things. Not to be read or written before it is opened: such addresses do not count
+// where the kernel promises no more memory than it has.
+std::optional<Range> reserve_range() {
+  const auto physical =
+      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  size_t bytes = 2 * physical;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    bytes = std::min(bytes, static_cast<size_t>(limit.rlim_cur) / 2);
+  for (; bytes >= kLeastRange; bytes /= 2) {
+    bytes = bytes / kHugePage * kHugePage;
+    void* found =
+        mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (found == MAP_FAILED) continue;
+    const size_t begin = round_up(reinterpret_cast<uintptr_t>(found), kHugePage);
+    madvise(reinterpret_cast<void*>(begin), bytes, MADV_HUGEPAGE);  // a wish: kernels may be built without
+    return Range{reinterpret_cast<char*>(begin), bytes};
+  }
+  return std::nullopt;
+}
+
+// Where the range has no place, or the kernel no memory for it, tensors are the C library's.
 class TrainingAllocator final : public c10::Allocator {
  public:
-  TrainingAllocator() : bytes_(reserve_bytes()), base_(reserve(bytes_)), blocks_(bytes_) {}
+  explicit TrainingAllocator(Range range) : bytes_(range.bytes), base_(range.begin), blocks_(bytes_) {}
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes < kSmallest) return c10::GetDefaultCPUAllocator()->allocate(bytes);
-    return pointer_to(take(bytes).data);
+    if (bytes >= kSmallest)
+      if (const auto taken = take(bytes)) return pointer_to(taken->data);
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
   }
 
   c10::DataPtr allocate_zeros(size_t bytes) {
-    if (bytes < kSmallest) {
-      c10::DataPtr memory = c10::GetDefaultCPUAllocator()->allocate(bytes);
-      if (bytes > 0) std::memset(memory.get(), 0, bytes);
-      return memory;
-    }
-    const Taken taken = take(bytes);
-    if (!taken.is_untouched) std::memset(taken.data, 0, bytes);
-    return pointer_to(taken.data);
+    const std::optional<Taken> taken = bytes >= kSmallest ? take(bytes) : std::nullopt;
+    c10::DataPtr memory = taken ? pointer_to(taken->data) : c10::GetDefaultCPUAllocator()->allocate(bytes);
+    if (bytes > 0 && !(taken && taken->is_untouched)) std::memset(memory.get(), 0, bytes);
+    return memory;
   }
 
   // Tensors of both kinds go back through the deleter that knows them; a bare pointer is looked at.
@@ -56,9 +86,8 @@ class TrainingAllocator final : public c10::Allocator {
     for (size_t pages = most_bytes / kHugePage; pages > 0; pages /= 2)
       if (const auto offset = blocks_.take(pages * kHugePage, kHugePage, used_end))
         return {taken_at(*offset, pages * kHugePage).data, pages * kHugePage};
-    const auto offset = blocks_.take(most_bytes, kHugePage);
-    TORCH_CHECK(offset, "out of memory: ", most_bytes, " bytes find no place");
-    return {taken_at(*offset, most_bytes).data, most_bytes};
+    const auto offset = take_opened(most_bytes, kHugePage);
+    return offset ? detail::FreePages{taken_at(*offset, most_bytes).data, most_bytes} : detail::FreePages{};
   }
 
   bool give(void* data) {
@@ -71,15 +100,16 @@ class TrainingAllocator final : public c10::Allocator {
     return true;
   }
 
-  // Whole huge pages only: the others would be split for the tensors that share them.
+  // Whole huge pages only: the others would be split for the tensors that share them. Pages that the kernel
+  // does not take (they may be locked in memory) keep their values, and so count as used before.
   void give_back() {
     const std::lock_guard lock(mutex_);
     const auto span = static_cast<size_t>(stats_.span_bytes);
     for (const auto& [begin, bytes] : blocks_.gaps()) {
       const size_t first = round_up(begin, kHugePage),
                    last = std::min(begin + bytes, round_up(span, kHugePage)) / kHugePage * kHugePage;
-      if (first < last) madvise(base_ + first, last - first, MADV_DONTNEED);
-      if (begin + bytes >= span) stats_.span_bytes = static_cast<int64_t>(std::min(first, span));
+      const bool is_gone = first >= last || madvise(base_ + first, last - first, MADV_DONTNEED) == 0;
+      if (is_gone && begin + bytes >= span) stats_.span_bytes = static_cast<int64_t>(std::min(first, span));
     }
   }
 
@@ -88,73 +118,73 @@ class TrainingAllocator final : public c10::Allocator {
     return stats_;
   }
 
-  static TrainingAllocator& instance() {
-    static auto* allocator = new TrainingAllocator();  // outlives every tensor
-    return *allocator;
-  }
+  // A fork of another thread waits for the map to be whole, as it does for the C library's.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
 
  private:
-  static size_t reserve_bytes() {
-    const auto physical =
-        static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    return 2 * physical / kHugePage * kHugePage;
-  }
-
-  static char* reserve(size_t bytes) {
-    void* range = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    require(range != MAP_FAILED, ErrorKind::Io, "training allocator",
-            "cannot reserve " + std::to_string(bytes) + " bytes of addresses: " + std::strerror(errno),
-            "raise the limit on address space, or leave the allocator out");
-    auto begin = (reinterpret_cast<uintptr_t>(range) + kHugePage - 1) / kHugePage * kHugePage;
-    madvise(reinterpret_cast<void*>(begin), bytes, MADV_HUGEPAGE);  // a wish: kernels may be built without
-    return reinterpret_cast<char*>(begin);
-  }
-
   struct Taken {
     char* data;
     bool is_untouched;  // no tensor was there before: pages that the kernel will give as zeros
   };
 
-  Taken take(size_t bytes) {
+  std::optional<Taken> take(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    const auto offset = blocks_.take(bytes);
-    TORCH_CHECK(offset, "out of memory: a tensor of ", bytes, " bytes finds no place");
-    return taken_at(*offset, bytes);
+    const auto offset = take_opened(bytes, detail::BlockMap::kGrain);
+    return offset ? std::optional(taken_at(*offset, bytes)) : std::nullopt;
   }
 
   Taken taken_at(size_t offset, size_t bytes) {
-    stats_.used_bytes += blocks_.taken_bytes(offset);
+    stats_.used_bytes += static_cast<int64_t>(blocks_.taken_bytes(offset));
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.used_bytes);
     const bool is_untouched = static_cast<int64_t>(offset) >= stats_.span_bytes;
     stats_.span_bytes = std::max(stats_.span_bytes, static_cast<int64_t>(offset + bytes));
     return {base_ + offset, is_untouched};
   }
 
+  std::optional<size_t> take_opened(size_t bytes, size_t alignment) {
+    const auto offset = blocks_.take(bytes, alignment);
+    if (!offset || open(*offset + bytes)) return offset;
+    blocks_.give(*offset);
+    return std::nullopt;
+  }
+
+  // Whether the range may be used up to `end`.
+  bool open(size_t end) {
+    if (end <= opened_) return true;
+    const size_t wanted = std::min(round_up(end, kOpenedAtATime), bytes_);
+    if (mprotect(base_ + opened_, wanted - opened_, PROT_READ | PROT_WRITE) != 0) return false;
+    opened_ = wanted;
+    return true;
+  }
+
   static c10::DataPtr pointer_to(void* data) { return {data, data, &release, c10::Device(c10::kCPU)}; }
 
-  static void release(void* data) {
-    if (data != nullptr && !instance().give(data)) c10::GetDefaultCPUAllocator()->raw_deleter()(data);
-  }
+  static void release(void* data);
 
   const size_t bytes_;
   char* const base_;
+  size_t opened_ = 0;  // from the beginning: may be read and written
   mutable std::mutex mutex_;
   detail::BlockMap blocks_;
   CpuAllocatorStats stats_;
 };
 
-bool installed = false;
+// Null until use_training_allocator(); then it outlives every tensor.
+TrainingAllocator* installed = nullptr;
+
+void TrainingAllocator::release(void* data) {
+  if (data != nullptr && !installed->give(data)) c10::GetDefaultCPUAllocator()->raw_deleter()(data);
+}
 
 }  // namespace
 
 namespace detail {
 
 at::Tensor zeros(int64_t numel, const at::TensorOptions& options) {
-  if (!installed || !options.device().is_cpu()) return at::zeros({numel}, options);
+  if (installed == nullptr || !options.device().is_cpu()) return at::zeros({numel}, options);
   const size_t bytes = static_cast<size_t>(numel) * options.dtype().itemsize();
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
-                       TrainingAllocator::instance().allocate_zeros(bytes), &TrainingAllocator::instance(),
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, installed->allocate_zeros(bytes), installed,
                        /*resizable=*/false);
   auto tensor =
       at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKey::CPU, options.dtype());
@@ -163,30 +193,37 @@ at::Tensor zeros(int64_t numel, const at::TensorOptions& options) {
 }
 
 FreePages take_free_pages(size_t most_bytes) {
-  TORCH_INTERNAL_ASSERT(installed, "lent pages need use_training_allocator()");
-  return TrainingAllocator::instance().take_pages(most_bytes);
+  TORCH_INTERNAL_ASSERT(installed != nullptr, "lent pages need use_training_allocator()");
+  return installed->take_pages(most_bytes);
 }
 
-void give_free_pages(const FreePages& pages) { TrainingAllocator::instance().give(pages.data); }
+void give_free_pages(const FreePages& pages) { installed->give(pages.data); }
 
 }  // namespace detail
 
-void use_training_allocator() {
+bool use_training_allocator() {
   static std::once_flag once;
   std::call_once(once, [] {
-    c10::SetCPUAllocator(&TrainingAllocator::instance(), /*priority=*/1);
-    installed = true;
+    const std::optional<Range> range = reserve_range();
+    if (!range) return;
+    auto allocator = std::make_unique<TrainingAllocator>(*range);
+    pthread_atfork([] { installed->lock(); }, [] { installed->unlock(); }, [] { installed->unlock(); });
+    installed = allocator.release();
+    c10::SetCPUAllocator(installed, /*priority=*/1);
   });
+  return installed != nullptr;
 }
 
 void release_free_memory() {
-  if (installed) TrainingAllocator::instance().give_back();
+  if (installed != nullptr) installed->give_back();
 }
 
 CpuAllocatorStats cpu_allocator_stats() {
-  return installed ? TrainingAllocator::instance().stats() : CpuAllocatorStats{};
+  return installed != nullptr ? installed->stats() : CpuAllocatorStats{};
 }
 
-bool keeps_freed_memory(c10::Device device) { return device.is_cuda() || (device.is_cpu() && installed); }
+bool keeps_freed_memory(c10::Device device) {
+  return device.is_cuda() || (device.is_cpu() && installed != nullptr);
+}
 
 }  // namespace zero

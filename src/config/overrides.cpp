@@ -2,9 +2,9 @@
 
 #include <charconv>
 
+#include "base/utf8.h"
 #include "config/parse.h"
 #include "zero/error.h"
-#include "zero/utf8.h"
 
 namespace zero::config {
 

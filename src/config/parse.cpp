@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "base/utf8.h"
 #include "zero/error.h"
-#include "zero/utf8.h"
 
 namespace zero::config {
 

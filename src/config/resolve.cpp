@@ -75,6 +75,13 @@ void check_ranks(const Config& c, int ranks) {
           "parallel.ranks: expected " + to_string(ranks) + ", the number of ranks that run, got " +
               to_string(c.parallel.ranks),
           "start that many ranks or remove the key");
+  const auto not_yet = [&](int value, const std::string& key, const char* what) {
+    require(value == 1, ErrorKind::Unsupported, c.place(key),
+            key + ": expected 1, got " + to_string(value) + ": there is no " + what + " yet",
+            "set it to 1 or remove the key");
+  };
+  not_yet(c.parallel.tensor, "parallel.tensor", "tensor parallelism");
+  not_yet(c.parallel.pipeline, "parallel.pipeline", "pipeline parallelism");
   const int group = c.parallel.shard_group_ranks;
   require(group == 0 || (group <= ranks && ranks % group == 0), ErrorKind::Config,
           c.place("parallel.shard_group"),
@@ -97,7 +104,6 @@ void derive(Config& c) {
   PrecisionConfig& p = c.precision;
   if (!p.param_dtype) p.param_dtype = p.bf16 ? Dtype::bf16 : Dtype::f32;
   if (!p.grad_accum_dtype) p.grad_accum_dtype = Dtype::f32;
-  if (!c.zero.overlap_comm) c.zero.overlap_comm = c.zero.stage == 3;
   c.residency.budget_bytes = tighter(c.residency.budget_bytes, c.zero.max_live_numel, *p.param_dtype);
   c.residency.prefetch_bytes = tighter(c.residency.prefetch_bytes, c.zero.prefetch_numel, *p.param_dtype);
   if (c.model.seed < 0) c.model.seed = c.run.seed;
@@ -112,6 +118,17 @@ void derive(Config& c) {
   if (s.type == Type::WarmupDecayLr && !s.warmup_max_lr) s.warmup_max_lr = kWarmupDecayMaxLr;
 }
 }  // namespace config
+
+OptimizerRule OptimizerConfig::effective_rule() const {
+  const auto* adam = std::get_if<Adam>(&rule);
+  if (!adam || !adam_w_mode) return rule;
+  return AdamW{.lr = adam->lr,
+               .beta1 = adam->beta1,
+               .beta2 = adam->beta2,
+               .eps = adam->eps,
+               .weight_decay = adam->weight_decay,
+               .bias_correction = adam->bias_correction};
+}
 
 Config resolve(Config config, int ranks) {
   // A Config made or changed by a program has been checked by nobody: reading its JSON checks every value.

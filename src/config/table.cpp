@@ -67,6 +67,26 @@ void read_off_section(Reader& reader, const Value& value, const std::string& pat
   }
 }
 
+// How many edits a misspelling of this key may take.
+size_t most_edits(const std::string& key) { return std::max<size_t>(2, key.size() / 3); }
+
+// A misspelling of a neighbour, the right word in the wrong section, or a whole key that is nearly this one.
+std::string remedy_for_key(const std::string& key, const std::string& section,
+                           const std::vector<std::string>& known) {
+  const std::string sibling = nearest_word(key, known);
+  if (!known.empty() && edit_distance(key, sibling) <= most_edits(key)) return did_you_mean(sibling);
+  std::vector<std::string> paths;
+  for (const ConfigKey& other : config_keys()) {
+    paths.push_back(other.path);
+    if (!equal_ignoring_case(leaf_of(other.path), key)) continue;
+    const bool is_outside = other.path == leaf_of(other.path);
+    return is_outside ? "it stands outside of " + in_quotes(section) : did_you_mean(other.path);
+  }
+  const std::string full = join_path(section, key), nearest = nearest_word(full, paths);
+  return edit_distance(full, nearest) <= most_edits(key) ? did_you_mean(nearest)
+                                                         : "docs/configuration.md has all keys";
+}
+
 }  // namespace
 
 std::string join_path(const std::string& section, const std::string& name) {
@@ -98,20 +118,9 @@ void Reader::unsupported(const Value& value, const std::string& path, const std:
 
 void Reader::unknown_key(const Member& member, const std::string& section,
                          const std::vector<std::string>& known) {
-  std::string nearest = nearest_word(member.key, known);
-  const size_t close = std::max<size_t>(2, member.key.size() / 3);
-  if (known.empty() || edit_distance(member.key, nearest) > close) {
-    // Not a misspelling of a neighbour; perhaps the right word in the wrong section.
-    for (const ConfigKey& key : config_keys()) {
-      if (equal_ignoring_case(leaf_of(key.path), member.key)) {
-        nearest = key.path;
-        break;
-      }
-    }
-  }
-  problems.add(ErrorKind::Config, member.place,
-               join_path(section, member.key) + ": expected a known key, got " + in_quotes(member.key),
-               did_you_mean(nearest));
+  const std::string full = join_path(section, member.key);
+  problems.add(ErrorKind::Config, member.place, full + ": expected a known key, got " + in_quotes(member.key),
+               remedy_for_key(member.key, section, known));
 }
 
 Row off(const std::string& name, std::vector<Json> accepted, const std::string& doc) {

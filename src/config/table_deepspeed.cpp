@@ -2,6 +2,7 @@
 // Defaults and meanings: DeepSpeed's configuration at version 0.19; a default that differs says so.
 
 #include "config/rows.h"
+#include "zero/placement.h"
 
 // Finds one field in the configuration, as a plain function.
 #define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
@@ -42,8 +43,9 @@ Rows bucket_rows() {
             "elements reduced at once (DeepSpeed: 5e8)"),
       off("allgather_partitions", {true}, "parameters are all-gathered"),
       hint("allgather_bucket_size", elements, int64_t{500000000}, "a unit is gathered at once"),
-      field("overlap_comm", ZERO_AT(zero.overlap_comm), nullable(boolean()),
-            "reduce gradients and gather parameters while computing; null: true at stage 3"),
+      field(
+          "overlap_comm", ZERO_AT(zero.overlap_comm), nullable(boolean()),
+          "reduce gradients and gather parameters while computing; null: true (DeepSpeed: at stage 3 only)"),
       also(field("stage3_prefetch_bucket_size", ZERO_AT(zero.prefetch_numel), nullable(integer(0)),
                  "elements fetched ahead; null: residency.prefetch alone decides (DeepSpeed: 5e7)"),
            {"prefetch_bucket_size"}),
@@ -161,7 +163,7 @@ Rows deepspeed_batch_rows() {
 }
 
 Row zero_optimization_row() {
-  Rows rows{field("stage", ZERO_AT(zero.stage), count(0, 3),
+  Rows rows{field("stage", ZERO_AT(zero.stage), count(0, kStages - 1),
                   "0 data parallel, 1 shards optimizer states, 2 gradients too, 3 parameters too")};
   for (Rows part : {bucket_rows(), Rows{mics_row()}, zero_hint_rows(), zero_off_rows()}) {
     for (Row& row : part) rows.push_back(std::move(row));

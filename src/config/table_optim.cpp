@@ -8,13 +8,11 @@ namespace zero::config {
 
 namespace {
 
-using Optimizer = OptimizerConfig::Type;
 using Schedule = SchedulerConfig::Type;
 
 bool is_adam(const Config& c) {
-  return c.optimizer.type == Optimizer::Adam || c.optimizer.type == Optimizer::AdamW;
+  return std::holds_alternative<Adam>(c.optimizer.rule) || std::holds_alternative<AdamW>(c.optimizer.rule);
 }
-bool is_sgd(const Config& c) { return c.optimizer.type == Optimizer::Sgd; }
 
 // Constant, Linear, Cosine.
 bool is_own(const Config& c) {
@@ -41,27 +39,92 @@ void append(Rows& rows, Rows more) {
   for (Row& row : more) rows.push_back(std::move(row));
 }
 
+Format<double> number_format(NumberRange range) {
+  switch (range) {
+    case NumberRange::NonNegative:
+      return number_at_least(0);
+    case NumberRange::Positive:
+      return number_above(0);
+    case NumberRange::BelowOne:
+      return number_below_one();
+    case NumberRange::Unit:
+      return number_within(0, 1);
+  }
+  fail(ErrorKind::Internal, "optimizer", "a range that is not in the list");
+}
+
+// A row that is read into the hyperparameter `key` of whatever rule is chosen. `value` and `set` convert.
+template <class T, class Get, class Set>
+Row rule_row(const Hyperparameter& like, const Format<T>& format, Get get, Set set) {
+  const std::string name(like.key);
+  Row row;
+  row.name = name;
+  row.type = format.expected;
+  row.doc = like.doc;
+  row.applies = [name](const Config& c) { return hyperparameter(c.optimizer.rule, name) != nullptr; };
+  row.read = [name, format, set](Reader& reader, const Value& value, const std::string& path, Config& c) {
+    T given{};
+    if (!format.parse(value, given)) return reader.wrong_value(value, path, format.expected, format.choices);
+    set(c.optimizer.rule, *hyperparameter(c.optimizer.rule, name), given);
+  };
+  row.print = [name, format, get](Config& c) {
+    // The default configuration's rule may not have the key: then of the first that does.
+    const OptimizerRule& rule = c.optimizer.rule;
+    if (const Hyperparameter* found = hyperparameter(rule, name)) return format.print(get(rule, *found));
+    Json printed;
+    for_each_rule([&](const OptimizerRule& other) {
+      const Hyperparameter* found = hyperparameter(other, name);
+      if (found && printed.is_null()) printed = format.print(get(other, *found));
+    });
+    return printed;
+  };
+  return row;
+}
+
+Row rule_row(const Hyperparameter& like) {
+  switch (like.kind) {
+    case Hyperparameter::Kind::Number:
+      return rule_row<double>(
+          like, number_format(like.range),
+          [](const OptimizerRule& rule, const Hyperparameter& of) { return numbers_of(rule, of)[0]; },
+          [](OptimizerRule& rule, const Hyperparameter& of, double value) {
+            set_numbers(rule, of, {value});
+          });
+    case Hyperparameter::Kind::Pair:
+      return rule_row<std::array<double, 2>>(like, pair_below_one(), numbers_of, set_numbers);
+    case Hyperparameter::Kind::Switch:
+      return rule_row<bool>(like, boolean(), flag_of, set_flag);
+  }
+  fail(ErrorKind::Internal, "optimizer", "a kind that is not in the list");
+}
+
+// One row for each key of the table of rules, in its order; the description says which rules have it.
 Rows optimizer_params() {
-  Rows rows{field("lr", ZERO_AT(optimizer.lr), number_at_least(0), "learning rate"),
-            field("weight_decay", ZERO_AT(optimizer.weight_decay), number_at_least(0), "weight decay")};
-  append(rows, only("Adam, AdamW, Lion", +[](const Config& c) { return !is_sgd(c); },
-                    {field("betas", ZERO_AT(optimizer.betas), pair_below_one(), "decay of the moments")}));
-  append(rows,
-         only("Adam, AdamW", is_adam,
-              {field("eps", ZERO_AT(optimizer.eps), number_at_least(0), "added to the denominator"),
-               field("bias_correction", ZERO_AT(optimizer.bias_correction), boolean(),
-                     "correct the first steps"),
-               field("adam_w_mode", ZERO_AT(optimizer.adam_w_mode), boolean(),
-                     "decoupled weight decay; must be true for AdamW"),
-               field("amsgrad", ZERO_AT(optimizer.amsgrad), boolean(), "keep the largest second moment"),
-               hint("torch_adam", boolean(), false, "there is one Adam"),
-               off("fp32_optimizer_states", {true}, "optimizer states are fp32")}));
-  append(rows,
-         only("SGD", is_sgd,
-              {field("momentum", ZERO_AT(optimizer.momentum), number_below_one(), "momentum"),
-               field("dampening", ZERO_AT(optimizer.dampening), number_within(0, 1), "dampening of momentum"),
-               field("nesterov", ZERO_AT(optimizer.nesterov), boolean(),
-                     "Nesterov momentum; needs momentum > 0 and dampening 0")}));
+  Rows rows;
+  std::vector<std::string> having;
+  size_t rules = 0;
+  for_each_rule([&](const OptimizerRule& rule) {
+    rules++;
+    for (const Hyperparameter& one : hyperparameters_of(rule)) {
+      const auto known =
+          std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.name == one.key; });
+      if (known == rows.end()) {
+        rows.push_back(rule_row(one));
+        having.emplace_back(rule_name(rule));
+      } else {
+        having[known - rows.begin()] += ", " + std::string(rule_name(rule));
+      }
+    }
+  });
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (std::count(having[i].begin(), having[i].end(), ',') + size_t{1} < rules)
+      rows[i].doc += " (" + having[i] + ")";
+  append(rows, only("Adam, AdamW", is_adam,
+                    {field("adam_w_mode", ZERO_AT(optimizer.adam_w_mode), boolean(),
+                           "decoupled weight decay; must be true for AdamW"),
+                     off("amsgrad", {false}, "the largest second moment is not kept"),
+                     hint("torch_adam", boolean(), false, "there is one Adam"),
+                     off("fp32_optimizer_states", {true}, "optimizer states are fp32")}));
   return rows;
 }
 
@@ -140,16 +203,15 @@ Rows range_test_params() {
 }  // namespace
 
 Row optimizer_row() {
-  const auto types = choice<Optimizer>(
-      {{"AdamW", Optimizer::AdamW},
-       {"Adam", Optimizer::Adam},
-       {"SGD", Optimizer::Sgd},
-       {"Lion", Optimizer::Lion}},
-      {"Adagrad", "Lamb", "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
-  return section<Config>(
-      "optimizer",
-      {field("type", ZERO_AT(optimizer.type), types, "\"Adam\" means AdamW unless adam_w_mode is false"),
-       section<Config>("params", optimizer_params()), off("legacy_fusion", {false}, "")});
+  std::vector<std::pair<std::string, OptimizerRule>> names;
+  for_each_rule([&](const OptimizerRule& rule) { names.emplace_back(rule_name(rule), rule); });
+  Format<OptimizerRule> types = choice<OptimizerRule>(
+      names, {"Adagrad", "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
+  types.print = [](const OptimizerRule& rule) { return Json(rule_name(rule)); };
+  return section<Config>("optimizer",
+                         {field("type", ZERO_AT(optimizer.rule), std::move(types),
+                                "\"Adam\" means AdamW unless adam_w_mode is false"),
+                          section<Config>("params", optimizer_params()), off("legacy_fusion", {false}, "")});
 }
 
 Row scheduler_row() {

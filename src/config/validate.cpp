@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/glob.h"
+#include "zero/placement.h"
 
 namespace zero::config {
 
@@ -82,12 +83,12 @@ void check_precision(const Config& c, Checks& checks) {
 }
 
 void check_optimizer(const Config& c, Checks& checks) {
-  using Type = OptimizerConfig::Type;
   const OptimizerConfig& o = c.optimizer;
-  checks.expect(o.type != Type::AdamW || o.adam_w_mode, "optimizer.params.adam_w_mode",
+  checks.expect(!std::holds_alternative<AdamW>(o.rule) || o.adam_w_mode, "optimizer.params.adam_w_mode",
                 "true with type AdamW", "false", "write type Adam for weight decay inside the gradient");
-  checks.expect(!o.nesterov || (o.momentum > 0 && o.dampening == 0), "optimizer.params.nesterov",
-                "false unless momentum > 0 and dampening = 0", "true");
+  if (const auto conflict = conflict_of(o.rule))
+    checks.expect(false, "optimizer.params." + std::string(conflict->key), std::string(conflict->expected),
+                  std::string(conflict->value));
 }
 
 void check_schedule(const Config& c, Checks& checks) {
@@ -105,7 +106,7 @@ void check_schedule(const Config& c, Checks& checks) {
   }
   if (s.type == Type::WarmupLr || s.type == Type::WarmupDecayLr) {
     const double max =
-        s.warmup_max_lr.value_or(s.type == Type::WarmupLr ? c.optimizer.lr : kWarmupDecayMaxLr);
+        s.warmup_max_lr.value_or(s.type == Type::WarmupLr ? rule_lr(c.optimizer.rule) : kWarmupDecayMaxLr);
     checks.expect(s.warmup_min_lr <= max, "scheduler.params.warmup_min_lr",
                   "at most warmup_max_lr " + to_string(max), to_string(s.warmup_min_lr));
   }
@@ -147,8 +148,10 @@ void check_paths(const Config& c, Checks& checks) {
 }
 
 void check_parallel(const Config& c, Checks& checks) {
-  checks.expect(c.parallel.shard_group_ranks == 0 || c.zero.stage > 0, "parallel.shard_group",
-                "null at stage 0, which shards nothing", to_string(c.parallel.shard_group_ranks));
+  checks.expect(
+      c.parallel.shard_group_ranks == 0 || placements_for(c.zero.stage).optimizer == Placement::Shard,
+      "parallel.shard_group", "null at stage " + to_string(c.zero.stage) + ", which shards nothing",
+      to_string(c.parallel.shard_group_ranks));
   const int ranks = c.parallel.ranks;
   const int group = c.parallel.shard_group_ranks;
   checks.expect(ranks == 0 || group == 0 || ranks % group == 0, "parallel.shard_group",

@@ -1,10 +1,10 @@
-// SentencePiece models through libsentencepiece.
-#include <sentencepiece_processor.h>
-
+// SentencePiece models through libsentencepiece, which a plugin keeps from LibTorch.
 #include <algorithm>
 #include <charconv>
 #include <unordered_map>
 
+#include "base/plugin.h"
+#include "data/sentencepiece/plugin.h"
 #include "data/text_reader.h"
 #include "data/tokenizer_impl.h"
 #include "data/tokenizer_spec.h"
@@ -22,20 +22,34 @@ std::string one_line(std::string text) {
   return text;
 }
 
+using Kind = SentencePieceModel::Kind;
+
+std::unique_ptr<SentencePieceModel> make_model(std::string_view bytes, const std::string& place) {
+  // Looked for once; a process that could not find it then will not later.
+  static const detail::PluginFunction plugin =
+      detail::load_plugin(kSentencePiecePlugin, kSentencePieceFactory, detail::PluginScope::Own);
+  require(
+      plugin.function, ErrorKind::Unsupported, place, "a SentencePiece model: " + plugin.problem,
+      "install libsentencepiece, and put libzero_sentencepiece.so beside libzero.so or name its folder in "
+      "ZERO_PLUGIN_DIR");
+  std::unique_ptr<SentencePieceModel> model;
+  std::string problem;
+  reinterpret_cast<SentencePieceFactory*>(plugin.function)(&bytes, &model, &problem);
+  require(model && model->size() > 0, ErrorKind::Corrupt, place,
+          "it is no SentencePiece model: " + one_line(problem));
+  return model;
+}
+
 class SentencePiece : public Tokenizer::Impl {
  public:
   explicit SentencePiece(const std::filesystem::path& path) : place_(path.string()) {
-    const std::string model = read_file(path, kMostModelBytes);
-    const auto status = processor_.LoadFromSerializedProto(model);
-    require(status.ok() && processor_.GetPieceSize() > 0, ErrorKind::Corrupt, place_,
-            "it is no SentencePiece model: " + one_line(status.ToString()));
-    require(processor_.GetPieceSize() <= kMostTokens, ErrorKind::Corrupt, place_,
-            "more tokens than a model can have");
+    model_ = make_model(read_file(path, kMostModelBytes), place_);
+    require(model_->size() <= kMostTokens, ErrorKind::Corrupt, place_, "more tokens than a model can have");
     std::vector<std::optional<std::string>> spellings;
-    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
-      spellings.emplace_back(processor_.IdToPiece(id));
+    for (int id = 0; id < model_->size(); ++id) {
+      spellings.emplace_back(model_->piece(id));
       bytes_.push_back(text_of(id, *spellings.back()));
-      const std::string& key = processor_.IsControl(id) ? *spellings.back() : bytes_.back();
+      const std::string& key = model_->kind(id) == Kind::Control ? *spellings.back() : bytes_.back();
       ids_.emplace(key, id);
     }
     vocabulary_ = vocabulary_of(spellings);
@@ -43,8 +57,8 @@ class SentencePiece : public Tokenizer::Impl {
 
   void encode(std::string_view text, const Sink& sink) const override {
     std::vector<int> ids;
-    const auto status = processor_.Encode(text, &ids);
-    require(status.ok(), ErrorKind::Internal, place_, one_line(status.ToString()));
+    const std::string problem = model_->encode(text, ids);
+    require(problem.empty(), ErrorKind::Internal, place_, one_line(problem));
     const std::vector<int32_t> found(ids.begin(), ids.end());
     sink(found);
   }
@@ -62,9 +76,10 @@ class SentencePiece : public Tokenizer::Impl {
 
  private:
   std::string text_of(int id, const std::string& piece) const {
-    if (processor_.IsControl(id)) return {};
-    if (processor_.IsUnknown(id)) return std::string(kUnknownText);
-    if (processor_.IsByte(id)) return byte_of(piece);
+    const Kind kind = model_->kind(id);
+    if (kind == Kind::Control) return {};
+    if (kind == Kind::Unknown) return std::string(kUnknownText);
+    if (kind == Kind::Byte) return byte_of(piece);
     std::string text;
     for (size_t at = 0; at < piece.size();) {
       const bool space = piece.compare(at, kSpace.size(), kSpace) == 0;
@@ -85,7 +100,7 @@ class SentencePiece : public Tokenizer::Impl {
   }
 
   std::string place_;
-  sentencepiece::SentencePieceProcessor processor_;
+  std::unique_ptr<SentencePieceModel> model_;
   std::vector<std::string> bytes_;  // by id
   std::unordered_map<std::string, int32_t> ids_;
   Vocabulary vocabulary_;

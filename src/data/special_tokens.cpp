@@ -3,6 +3,7 @@
 #include <string>
 #include <system_error>
 
+#include "data/text_reader.h"
 #include "data/tokenizer_spec.h"
 #include "zero/error.h"
 

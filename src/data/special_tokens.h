@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/strict_json.h"
+#include "base/strict_json.h"
 
 namespace zero::data {
 

@@ -8,12 +8,14 @@
 #include <limits>
 #include <memory>
 
+#include "base/strict_json.h"
 #include "zero/error.h"
 
 namespace zero::data {
 namespace {
 
 constexpr size_t kChunk = 1 << 20;
+constexpr uint64_t kMostJsonBytes = uint64_t{1} << 29;
 
 [[noreturn]] void too_long(const std::filesystem::path& path, uint64_t most) {
   fail(ErrorKind::Unsupported, path.string(), "it holds more than " + std::to_string(most) + " bytes",
@@ -93,6 +95,10 @@ std::string read_text(const std::filesystem::path& path, uint64_t most) {
   std::string bytes = read_file(path, most);
   if (!bytes.starts_with("\x1f\x8b")) return bytes;
   return gunzip(bytes, path, most);
+}
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  return parse_json(read_file(path, kMostJsonBytes), path.string());
 }
 
 }  // namespace zero::data

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "data/output_file.h"
+#include "base/output_file.h"
 #include "data/token_header.h"
 #include "zero/error.h"
 #include "zero/token_file.h"
@@ -15,17 +15,20 @@ struct FreeHash {
 };
 
 constexpr size_t kPiece = 1 << 16;
+constexpr OutputKind kTokenFile = {.name = "a token file", .is = [](std::string_view head) {
+                                     return head.starts_with({data::kMagic, sizeof(data::kMagic)});
+                                   }};
 
 }  // namespace
 
 struct TokenFileWriter::Impl {
   Impl(std::filesystem::path path, const Vocabulary& v)
-      : file(std::move(path)), vocabulary(v), hash(XXH3_createState()) {
+      : file(std::move(path), &kTokenFile), vocabulary(v), hash(XXH3_createState()) {
     require(hash != nullptr, ErrorKind::Internal, file.path().string(), "xxhash has no memory");
     XXH3_64bits_reset(hash.get());
   }
 
-  data::OutputFile file;
+  OutputFile file;
   Vocabulary vocabulary;
   std::unique_ptr<XXH3_state_t, FreeHash> hash;
   std::vector<std::byte> packed;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "data/documents.h"
 #include "data/text_reader.h"
 #include "zero/error.h"
 #include "zero/token_file.h"
-#include "zero/utf8.h"
 
 namespace zero {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "base/utf8.h"
 #include "data/added_tokens.h"
 #include "data/bpe.h"
 #include "data/nfc.h"
@@ -10,7 +11,6 @@
 #include "data/tokenizer_spec.h"
 #include "data/word_cache.h"
 #include "zero/error.h"
-#include "zero/utf8.h"
 
 namespace zero {
 namespace {
@@ -175,6 +175,13 @@ std::shared_ptr<Tokenizer::Impl> load_kind(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+bool Tokenizer::is_in(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  for (const char* name : {"tokenizer.model", "tokenizer.json", "vocab.json"})
+    if (std::filesystem::exists(directory / name, ignored)) return true;
+  return false;
+}
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const std::shared_ptr<Impl> impl = load_kind(path);

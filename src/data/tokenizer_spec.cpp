@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "data/strict_json.h"
+#include "base/strict_json.h"
 #include "data/text_reader.h"
 #include "zero/error.h"
 

@@ -5,12 +5,12 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "autograd/tied_gradients.h"
 #include "engine/engine_state.h"
-#include "engine/save_job.h"
-#include "engine/target_gradients.h"
-#include "engine/tied_gradients.h"
+#include "operators/cpu_operators.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -23,11 +23,18 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   GradientHook(std::shared_ptr<HookLink> link, int parameter)
       : link_(std::move(link)), parameter_(parameter) {}
   void operator()(const torch::autograd::Variable& variable) override {
-    if (link_->state == nullptr) return;
+    EngineState* state = link_->state;
+    if (state == nullptr) return;
+    // Another engine's backward passes through here on its way: what it leaves is none of our business.
+    const bool is_in_another_engine = c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake);
     BypassIntercept bypass;
     c10::NoGradGuard no_grad;
     at::Tensor gradient = std::exchange(variable.mutable_grad(), at::Tensor());
-    link_->state->model.gradients->on_gradient(parameter_, gradient);
+    if (state->in_backward) return state->model.gradients->on_gradient(parameter_, gradient);
+    require(is_in_another_engine && !state->in_forward, ErrorKind::Usage,
+            state->model.names()[static_cast<size_t>(parameter_)],
+            "its gradient comes from a backward that the engine knows nothing of",
+            "call engine.backward(loss) in place of loss.backward()");
   }
 
  private:
@@ -35,11 +42,30 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   int parameter_;
 };
 
+// Backwards are the engine's, so their losses would have to be scaled by it.
+void refuse_fp16_training(const ModuleSpec& module, std::optional<DtypeOption> dtype) {
+  for (const ParameterSpec& parameter : module.parameters) {
+    const bool is_fp16 =
+        dtype && is_floating(parameter.dtype) ? *dtype == Dtype::f16 : parameter.dtype == Dtype::f16;
+    require(!parameter.trainable || !is_fp16, ErrorKind::Unsupported, parameter.name,
+            "training in fp16 needs loss scaling, which this version does not do: small gradients would be "
+            "lost",
+            "train in bf16 (EngineOptions::dtype), or freeze the parameter");
+  }
+  for (const ModuleSpec& child : module.children) refuse_fp16_training(child, dtype);
+}
+
+ModelParameters checked(ModelParameters parameters, const EngineOptions& options) {
+  refuse_fp16_training(parameters.spec, options.dtype);
+  return parameters;
+}
+
 }  // namespace
 
 EngineState::EngineState(ModelParameters parameters, const OptimizerSpec& optimizer,
                          const EngineOptions& options, Mesh mesh)
-    : model(std::move(parameters), optimizer, options, std::move(mesh)),
+    : model(checked(std::move(parameters), options), optimizer, options, std::move(mesh)),
+      watch(model),
       base_rate(base_lr(optimizer)),
       link(std::make_shared<HookLink>(HookLink{this})) {
   for (int i = 0; i < model.parameter_count(); ++i)
@@ -51,28 +77,45 @@ EngineState::EngineState(ModelParameters parameters, const OptimizerSpec& optimi
 EngineState::~EngineState() { link->state = nullptr; }
 
 void EngineState::require_step_not_due() const {
-  require(micro_step < model.options.accumulation_steps, ErrorKind::Usage, "backward",
-          "all " + std::to_string(model.options.accumulation_steps) + " micro-batches of this step are done",
+  require(micro_step < model.plan.accumulation_steps, ErrorKind::Usage, "backward",
+          "all " + std::to_string(model.plan.accumulation_steps) + " micro-batches of this step are done",
           "call step() first");
 }
 
-void EngineState::rethrow_deferred() {
+void EngineState::require_between_steps(const char* call, const char* remedy) const {
+  require(micro_step == 0, ErrorKind::Usage, call, "called between backward() and step()", remedy);
+}
+
+void EngineState::require_ready_to_save() {
+  begin_call();
+  require_between_steps("save", "save after step()");
+  require(!saving, ErrorKind::Usage, "save", "another save is under way", "call finish_save() first");
+}
+
+void EngineState::begin_call() {
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
+  watch.require_views();
 }
 
 void EngineState::fail_pass(const char* reason) noexcept {
+  in_backward = false;
   model.mesh.report_failure(reason);
   try {
     model.gradients->abandon();
     micro_step = 0;
-    if (model.residency->in_pass()) model.residency->end_pass();
+    model.residency->abandon_passes();
   } catch (...) {
     // The first error is the one to report; this pass is over either way.
   }
 }
 
+void EngineState::open_pass() {
+  if (!model.residency->in_pass(ResidencyPolicy::Pass::Train))
+    model.residency->begin_pass(ResidencyPolicy::Pass::Train);
+}
+
 double EngineState::rate() const {
-  return model.options.schedule ? model.options.schedule->lr_at(steps, base_rate) : base_rate;
+  return model.options.schedule ? model.options.schedule->lr_at(counts.steps, base_rate) : base_rate;
 }
 
 struct ForwardScope::Guards {
@@ -81,38 +124,40 @@ struct ForwardScope::Guards {
   std::optional<InterceptOperators> intercept;
   // TorchScript's optimised graphs may run fused kernels that read storages without the dispatcher.
   torch::jit::GraphOptimizerEnabledGuard plain_graphs{false};
-  bool evaluates = false;
+  bool evaluates = false;  // this scope opened an evaluation's pass
 };
 
 ForwardScope::ForwardScope(EngineState& state) : state_(state) {
-  state.rethrow_deferred();
+  state.begin_call();
   Residency& residency = *state.model.residency;
   auto guards = std::make_unique<Guards>(state);
-  bool evaluates = false;
-  if (!residency.in_pass()) {
-    evaluates = !c10::GradMode::is_enabled();
-    const bool values_last = evaluates || !state.at_boundary();
-    residency.begin_pass(evaluates ? ResidencyPolicy::Pass::Evaluate : ResidencyPolicy::Pass::Train,
-                         values_last);
+  if (!residency.in_pass(ResidencyPolicy::Pass::Evaluate)) {
+    guards->evaluates = !c10::GradMode::is_enabled();
+    if (guards->evaluates)
+      residency.begin_pass(ResidencyPolicy::Pass::Evaluate);
+    else
+      state.open_pass();
   }
-  guards->intercept.emplace(nullptr, state.model.options.fast_operators);
-  guards->evaluates = evaluates;
+  guards->intercept.emplace(nullptr, cpu_operators(state.model.plan.cpu_operators));
+  state.in_forward = true;
   guards_ = std::move(guards);
 }
 
 void ForwardScope::failed(const char* reason) noexcept {
   guards_.reset();
+  state_.in_forward = false;
   state_.fail_pass(reason);
 }
 
 ForwardScope::~ForwardScope() {
   if (!guards_) return;
   guards_->intercept.reset();
+  state_.in_forward = false;
   try {
     if (guards_->evaluates)
       state_.model.residency->end_pass();
     else
-      state_.model.residency->end_forward();
+      state_.model.residency->trim();
   } catch (...) {
     state_.deferred = std::current_exception();
   }
@@ -138,27 +183,28 @@ void Engine::backward(const at::Tensor& loss) {
 
 void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
   detail::EngineState& state = *state_;
-  state.rethrow_deferred();
+  state.begin_call();
   state.require_step_not_due();
   const detail::EngineCall call(state, Trace::Row::Compute, "backward");
   for (const at::Tensor& output : outputs)
     require(output.defined() && output.requires_grad(), ErrorKind::Usage, "backward",
             "an output needs no gradient",
             "compute it inside engine.forward() from trainable parameters, without NoGradGuard");
-  detail::Residency& residency = *state.model.residency;
-  if (!residency.in_pass()) residency.begin_pass(ResidencyPolicy::Pass::Train, !state.at_boundary());
+  state.open_pass();
   state.model.gradients->begin_backward(state.at_boundary());
   try {
     if (state.model.options.row_gradients) detail::prepare_tied_gradients(outputs);
-    if (state.model.options.fast_operators) detail::prepare_target_gradients(outputs);
+    if (state.model.plan.cpu_operators) detail::prepare_cpu_operators(outputs);
     {
-      detail::InterceptOperators intercept(nullptr, state.model.options.fast_operators);
+      detail::InterceptOperators intercept(nullptr, detail::cpu_operators(state.model.plan.cpu_operators));
+      state.in_backward = true;
       torch::autograd::backward(outputs, gradients);
+      state.in_backward = false;
     }
     detail::BypassIntercept bypass;
     c10::NoGradGuard no_grad;
     state.model.gradients->end_backward();
-    residency.end_pass();
+    state.model.residency->trim();
   } catch (const std::exception& error) {
     state.fail_pass(error.what());
     throw;
@@ -168,17 +214,24 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
 
 StepResult Engine::step() {
   detail::EngineState& state = *state_;
-  state.rethrow_deferred();
-  if (state.micro_step < state.model.options.accumulation_steps)
+  state.begin_call();
+  if (state.micro_step < state.model.plan.accumulation_steps)
     return {.stepped = false, .skipped = false, .lr = state.rate(), .clip = {}};
   const detail::EngineCall call(state, Trace::Row::Optimizer, "step");
-  if (state.model.residency->in_pass()) state.model.residency->end_pass();  // a forward without backward
+  if (state.model.residency->in_pass(ResidencyPolicy::Pass::Train)) state.model.residency->end_pass();
   const auto& schedule = state.model.options.schedule;
   StepResult result =
-      state.model.step(state.rate(), schedule ? schedule->betas_at(state.steps) : std::nullopt);
+      state.model.step(state.rate(), schedule ? schedule->betas_at(state.counts.steps) : std::nullopt);
   state.micro_step = 0;
-  (result.skipped ? state.skipped_steps : state.steps)++;
+  (result.skipped ? state.counts.skipped_steps : state.counts.steps)++;
   return result;
+}
+
+void Engine::abandon_pass() {
+  state_->begin_call();
+  state_->model.gradients->abandon();
+  state_->micro_step = 0;
+  state_->model.residency->abandon_passes();
 }
 
 bool Engine::at_boundary() const { return state_->at_boundary(); }
@@ -202,7 +255,7 @@ at::Tensor Engine::full_gradient(const std::string& name) {
   const auto place = model.place_of(name);
   require(model.layout(place.unit).trainable, ErrorKind::Usage, name,
           "the parameter is frozen: it has no gradient");
-  require(state_->micro_step >= model.options.accumulation_steps, ErrorKind::Usage, name,
+  require(state_->micro_step >= model.plan.accumulation_steps, ErrorKind::Usage, name,
           "gradients are there between the last backward() and step()");
   return model.gather(place, model.gradients->shard_gradient(place.unit)).mul_(model.gradient_scale());
 }
@@ -210,9 +263,11 @@ at::Tensor Engine::full_gradient(const std::string& name) {
 at::Tensor Engine::full_optimizer_state(const std::string& name, const std::string& kind) {
   detail::ShardedModel& model = state_->model;
   const auto place = model.place_of(name);
-  for (const OptimizerState& part : model.optimizer->state())
-    if (part.name == kind && model.trainable[static_cast<size_t>(part.shard)] == place.unit)
-      return model.gather(place, part.values);
+  const std::vector<std::string> kinds = model.optimizer->state_names();
+  if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end() && model.states.holds(place.unit, kind)) {
+    const auto lease = model.states.lend(place.unit, {std::string_view(kind)}, StateStore::Use::Read);
+    return model.gather(place, lease[kind]);
+  }
   fail(ErrorKind::Usage, name, "it has no optimizer state '" + kind + "'");
 }
 
@@ -220,18 +275,26 @@ std::vector<std::string> Engine::parameter_names() const { return state_->model.
 
 std::filesystem::path Engine::save(const std::filesystem::path& directory, const std::string& metadata,
                                    int keep_last, const std::string& frozen_from) {
-  return detail::save(*state_, directory, {metadata, keep_last, frozen_from});
+  state_->require_ready_to_save();
+  return detail::save(state_->model, state_->counts, directory, {metadata, keep_last, frozen_from});
 }
 void Engine::begin_save(const std::filesystem::path& directory, const std::string& metadata, int keep_last,
                         const std::string& frozen_from) {
-  detail::begin_save(*state_, directory, {metadata, keep_last, frozen_from});
+  state_->require_ready_to_save();
+  state_->saving = detail::begin_save(state_->model, state_->counts, directory,
+                                      {metadata, keep_last, frozen_from}, /*in_background=*/true);
 }
 std::optional<std::filesystem::path> Engine::finish_save(bool wait) {
-  return detail::finish_save(*state_, wait);
+  return detail::finish_save(state_->model, state_->saving, wait);
 }
 bool Engine::is_saving() const { return state_->saving != nullptr; }
 std::string Engine::load(const std::filesystem::path& checkpoint) {
-  return detail::load(*state_, checkpoint);
+  state_->begin_call();
+  state_->require_between_steps("load", "load before the first forward()");
+  detail::Loaded loaded = detail::load(state_->model, checkpoint);
+  state_->counts = loaded.counts;
+  state_->loaded_bytes += loaded.bytes;
+  return loaded.metadata;
 }
 
 const Plan& Engine::plan() const { return state_->model.plan; }
@@ -239,11 +302,13 @@ const Mesh& Engine::mesh() const { return state_->model.mesh; }
 
 EngineStats Engine::stats() const {
   const detail::ResidencyCounters& slabs = state_->model.residency->counters();
-  const detail::GradientCounters& gradients = state_->model.gradients->counters();
-  return {.steps = state_->steps,
-          .skipped_steps = state_->skipped_steps,
+  const detail::GradientCounters gradients = state_->model.gradients->counters();
+  return {.steps = state_->counts.steps,
+          .skipped_steps = state_->counts.skipped_steps,
           .all_gathers = slabs.gathers,
           .all_gather_elements = slabs.gathered_elements,
+          .awaited_all_gathers = slabs.awaited_gathers,
+          .recorded_schedules = state_->model.residency->policy().recordings(ResidencyPolicy::Pass::Train),
           .reduce_scatters = gradients.buckets,
           .reduce_scatter_elements = gradients.reduce_scatter_elements,
           .all_reduce_elements = gradients.all_reduce_elements,

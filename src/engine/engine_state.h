@@ -2,18 +2,16 @@
 // What an engine is made of. The public class is a thin front of it.
 
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "engine/sharded_model.h"
+#include "saving/saving.h"
+#include "sharding/parameter_watch.h"
+#include "sharding/sharded_model.h"
 #include "zero/engine.h"
 
 namespace zero::detail {
-
-class SaveJob;
 
 /// Lets a parameter's hook find the engine, and notice that it is gone.
 struct HookLink {
@@ -27,18 +25,26 @@ struct EngineState {
   EngineState(const EngineState&) = delete;
   EngineState& operator=(const EngineState&) = delete;
 
-  bool at_boundary() const { return micro_step + 1 >= model.options.accumulation_steps; }
+  bool at_boundary() const { return micro_step + 1 >= model.plan.accumulation_steps; }
   void require_step_not_due() const;
-  /// Rethrows what a scope's destructor had to keep to itself.
-  void rethrow_deferred();
+  /// Throws Usage, naming `call`, between backward() and step().
+  void require_between_steps(const char* call, const char* remedy) const;
+  void require_ready_to_save();
+  /// Opens the training pass unless it is open: it ends with step().
+  void open_pass();
+  /// How calls begin: rethrows what a scope's destructor had to keep to itself, and refuses what was written
+  /// into parameters and would be lost.
+  void begin_call();
   /// After an error in forward or backward: tells the other ranks, forgets the pass.
   void fail_pass(const char* reason) noexcept;
   double rate() const;
 
   ShardedModel model;
+  ParameterWatch watch;
   double base_rate;
   int micro_step = 0;  // backwards since the last step
-  int64_t steps = 0, skipped_steps = 0;
+  StepCounts counts;
+  bool in_forward = false, in_backward = false;
   double waited_s = 0;
   int64_t loaded_bytes = 0;
   std::exception_ptr deferred;
@@ -62,18 +68,5 @@ class EngineCall {
   double waited_before_s_;
   TraceScope span_;
 };
-
-// engine_save.cpp
-struct SaveOptions {
-  std::string metadata;
-  int keep_last = 0;
-  std::string frozen_from;  // not empty: frozen parameters are left out
-};
-std::filesystem::path save(EngineState& state, const std::filesystem::path& directory,
-                           const SaveOptions& options);
-void begin_save(EngineState& state, const std::filesystem::path& directory, const SaveOptions& options);
-std::optional<std::filesystem::path> finish_save(EngineState& state, bool wait);
-// engine_load.cpp
-std::string load(EngineState& state, const std::filesystem::path& checkpoint);
 
 }  // namespace zero::detail

@@ -31,14 +31,22 @@ std::vector<int> all_units(const detail::ShardedModel& model) {
 
 GatherScope::GatherScope(Engine& engine, Access access)
     : state_(*engine.state_), units_(all_units(engine.state_->model)), access_(access) {
-  state_.rethrow_deferred();
-  for (int unit : units_) state_.model.residency->pin(unit, access == Access::Modify);
+  open();
 }
 
 GatherScope::GatherScope(Engine& engine, std::span<const std::string> names, Access access)
     : state_(*engine.state_), units_(units_named(engine.state_->model, names)), access_(access) {
-  state_.rethrow_deferred();
-  for (int unit : units_) state_.model.residency->pin(unit, access == Access::Modify);
+  open();
+}
+
+void GatherScope::open() {
+  state_.begin_call();
+  detail::BypassIntercept bypass;
+  c10::NoGradGuard no_grad;
+  for (int index : units_) {
+    state_.model.residency->pin(index, access_ == Access::Modify);
+    state_.watch.begin_scope(index, access_ == Access::Modify);
+  }
 }
 
 void GatherScope::broadcast(int root) {
@@ -46,6 +54,7 @@ void GatherScope::broadcast(int root) {
   c10::NoGradGuard no_grad;
   for (int index : units_) {
     detail::Unit& unit = state_.model.units[static_cast<size_t>(index)];
+    if (access_ == Access::Modify) state_.watch.take_in_replaced_of(index, root);
     if (unit.layout.padded_numel > 0 && state_.model.all.size() > 1)
       state_.model.all.broadcast(unit.full.view(at::kByte), root, unit.layout.name).wait();
   }
@@ -55,12 +64,10 @@ GatherScope::~GatherScope() {
   detail::BypassIntercept bypass;
   c10::NoGradGuard no_grad;
   for (int index : units_) {
-    detail::Unit& unit = state_.model.units[static_cast<size_t>(index)];
-    if (access_ == Access::Modify) {
-      const int64_t begin = state_.model.shard_group.rank() * unit.layout.shard_numel;
-      const at::Tensor mine = unit.full.narrow(0, begin, unit.layout.shard_numel);
-      if (!unit.shard.is_alias_of(unit.full)) unit.shard.copy_(mine);
-      unit.adopt_shard();
+    try {
+      state_.watch.end_scope(index, access_ == Access::Modify);
+    } catch (...) {
+      state_.deferred = std::current_exception();
     }
     try {
       state_.model.residency->unpin(index);

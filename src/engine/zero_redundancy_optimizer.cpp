@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "engine/sharded_model.h"
+#include "sharding/sharded_model.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -33,16 +33,19 @@ std::vector<at::Tensor> trainable(const std::vector<at::Tensor>& parameters) {
 struct ZeroRedundancyOptimizer::State {
   State(const std::vector<at::Tensor>& parameters, const OptimizerSpec& spec,
         const ZeroRedundancyOptions& options, Mesh mesh)
-      : model(detail::parameters_of(trainable(parameters)), spec, engine_options(options), std::move(mesh)),
+      : model(detail::parameters_of(trainable(parameters)), spec, engine_options(options), std::move(mesh),
+              /*seals=*/false),
         lr(base_lr(spec)) {}
 
   // Half-precision values that were changed by hand replace the master's; untouched ones must not cost it its
   // precision.
   void take_over_changes() {
     for (detail::Unit& unit : model.units) {
-      if (!unit.master.defined() || unit.master.is_alias_of(unit.shard)) continue;
-      const at::Tensor changed = unit.master.to(unit.shard.scalar_type()) != unit.shard;
-      unit.master.copy_(at::where(changed, unit.shard.to(at::kFloat), unit.master));
+      if (!unit.has_own_master()) continue;
+      const auto lease = unit.lend_master(StateStore::Use::Write);
+      const at::Tensor& master = lease[kMasterState];
+      const at::Tensor changed = master.to(unit.shard.scalar_type()) != unit.shard;
+      at::Tensor(master).copy_(at::where(changed, unit.shard.to(at::kFloat), master));
     }
   }
 
@@ -96,14 +99,7 @@ void ZeroRedundancyOptimizer::set_learning_rate(double lr) {
   state_->lr = lr;
 }
 
-int64_t ZeroRedundancyOptimizer::state_bytes() const {
-  int64_t bytes = 0;
-  for (const OptimizerState& part : state_->model.optimizer->state())
-    bytes += static_cast<int64_t>(part.values.nbytes());
-  for (const detail::Unit& unit : state_->model.units)
-    if (!unit.master.is_alias_of(unit.shard)) bytes += static_cast<int64_t>(unit.master.nbytes());
-  return bytes;
-}
+int64_t ZeroRedundancyOptimizer::state_bytes() const { return state_->model.states.owned_bytes(); }
 
 const Plan& ZeroRedundancyOptimizer::plan() const { return state_->model.plan; }
 

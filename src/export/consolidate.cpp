@@ -1,10 +1,11 @@
-#include "zero/consolidate.h"
+#include "export/consolidate.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <system_error>
 
+#include "base/output_file.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/file_io.h"
 #include "checkpoint/json.h"
@@ -33,7 +34,9 @@ using exporting::FrozenFiles;
 
 constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer_config.json",   "vocab.json",      "merges.txt",
-    "added_tokens.json", "special_tokens_map.json", "tokenizer.model", "generation_config.json"};
+    "added_tokens.json", "special_tokens_map.json", "tokenizer.model", "chat_template.jinja"};
+constexpr const char* kGenerationFile = "generation_config.json";
+constexpr int64_t kMostFileBytes = int64_t{1} << 30;  // of a file that is copied
 
 /// What a run's checkpoint knows of itself.
 struct Origin {
@@ -57,16 +60,19 @@ std::optional<Origin> origin_of(const CheckpointReader& reader, const std::strin
 
 // What a checkpoint of trained parameters alone leaves out; nothing where it is whole.
 std::optional<FrozenFiles> frozen_files_of(const CheckpointReader& reader, const Origin* origin,
-                                           const ConsolidateOptions& options, const std::string& place) {
+                                           const ModuleSpec& model, const ConsolidateOptions& options,
+                                           const std::string& place) {
   const auto left_out = checkpoint::left_out_of_metadata(reader.metadata(), place);
-  require(left_out || !options.from, ErrorKind::Config, "--from", place + " leaves no parameters out");
+  const bool began_with_files = origin && !origin->config.model.from.empty();
+  require(left_out || !options.from || began_with_files, ErrorKind::Config, "--from",
+          place + " leaves no parameters out, and its training began without a model directory");
   if (!left_out) return std::nullopt;
   const fs::path directory = options.from.value_or(origin ? origin->config.model.from : "");
   require(
       origin && !directory.empty(), ErrorKind::Unsupported, place,
       "it holds the trained parameters only, the frozen ones are " + checkpoint::in_quotes(left_out->from),
       "consolidate a checkpoint that was saved without checkpoint.trainable_only");
-  return std::make_optional<FrozenFiles>(directory, *left_out, origin->config, place);
+  return std::make_optional<FrozenFiles>(directory, *left_out, origin->config, model, place);
 }
 
 // Readers would take the adapters for strangers, and the model beneath them for the trained one.
@@ -141,9 +147,25 @@ Dtype main_dtype(std::span<const ExportedTensor> tensors) {
       ->first;
 }
 
+// The model directory that training began with; nothing where there was none, or where --from "" does
+// without.
+std::optional<fs::path> base_of(const Origin& origin, const ConsolidateOptions& options) {
+  if (origin.config.model.from.empty()) return std::nullopt;
+  const fs::path base = options.from.value_or(origin.config.model.from);
+  if (base.empty()) return std::nullopt;
+  require(hf::is_model_directory(base), ErrorKind::Config, base.string(),
+          "training began with a model directory there, and there is none now: the ids of its special "
+          "tokens, its "
+          "generation_config.json and its tokenizer would be lost",
+          "name where it is with --from DIR; \"\" does without");
+  return base;
+}
+
 // Where the files of the tokenizer are; nothing where the run had none.
-std::optional<fs::path> tokenizer_of(const Origin& origin, const ConsolidateOptions& options) {
+std::optional<fs::path> tokenizer_of(const Origin& origin, const std::optional<fs::path>& base,
+                                     const ConsolidateOptions& options) {
   fs::path path = options.tokenizer.value_or(origin.config.data.tokenizer);
+  if (path.empty() && !options.tokenizer && base && Tokenizer::is_in(*base)) path = *base;
   if (path.empty()) return std::nullopt;
   std::error_code ignored;
   require(fs::exists(path, ignored), ErrorKind::Config, path.string(), "there is no tokenizer",
@@ -151,50 +173,62 @@ std::optional<fs::path> tokenizer_of(const Origin& origin, const ConsolidateOpti
   return path;
 }
 
+// The ids of the special tokens: as the model directory had them, unless the model has learnt other tokens
+// since.
+hf::SpecialIds special_ids_of(const Vocabulary& trained, const std::optional<fs::path>& base,
+                              const std::optional<fs::path>& tokenizer_path,
+                              const std::optional<Tokenizer>& tokenizer) {
+  if (base) {
+    const bool same =
+        tokenizer_path == base || !Tokenizer::is_in(*base) || Tokenizer::load(*base).vocabulary() == trained;
+    if (same) return hf::read_special_ids(*base);
+  }
+  if (tokenizer && tokenizer->end_of_text()) return hf::begin_and_end(*tokenizer->end_of_text());
+  return {};
+}
+
 /// The directory being made, gone unless it is published.
 class Output {
  public:
-  explicit Output(fs::path target) : target_(std::move(target)) {
-    if (!target_.has_filename()) target_ = target_.parent_path();  // "out/"
-    std::error_code error;
-    const bool in_use = fs::exists(fs::symlink_status(target_, error)) &&
-                        !(fs::is_directory(target_, error) && fs::is_empty(target_, error));
-    require(!in_use, ErrorKind::Config, target_.string(), "it exists and is no empty directory",
-            "give another output directory");
-    path_ = target_;
-    path_ += ".tmp-" + checkpoint::to_hex(checkpoint::random_id());
-    error.clear();
-    if (target_.has_parent_path()) fs::create_directories(target_.parent_path(), error);
-    if (error || !fs::create_directory(path_, error)) {
-      errno = error.value();
-      checkpoint::fail_errno(path_, "create");
-    }
-  }
-  ~Output() {
-    std::error_code ignored;
-    if (!published_) fs::remove_all(path_, ignored);
-  }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
+  explicit Output(const fs::path& target)
+      : output_(absent_or_empty(target), UnfinishedOutput::Type::Directory) {}
 
   fs::path file(const std::string& name) {
     files_.push_back(name);
-    return path_ / name;
+    return output_.path() / name;
   }
   std::vector<std::string> publish() {
-    checkpoint::sync_directory(path_);
-    if (std::rename(path_.c_str(), target_.c_str()) != 0)
-      checkpoint::fail_errno(path_, "rename to " + target_.string());
-    published_ = true;
-    checkpoint::sync_directory(target_.parent_path());
+    output_.publish();
     return files_;
   }
 
  private:
-  fs::path target_, path_;
+  static fs::path absent_or_empty(fs::path target) {
+    if (!target.has_filename()) target = target.parent_path();  // "out/"
+    std::error_code error;
+    const bool in_use = fs::exists(fs::symlink_status(target, error)) &&
+                        !(fs::is_directory(target, error) && fs::is_empty(target, error));
+    require(!in_use, ErrorKind::Config, target.string(), "it exists and is no empty directory",
+            "give another output directory");
+    error.clear();
+    if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
+    require(!error, ErrorKind::Io, target.string(), "cannot create: " + error.message());
+    return target;
+  }
+
+  UnfinishedOutput output_;
   std::vector<std::string> files_;
-  bool published_ = false;
 };
+
+// Of a directory; false where there is no such file. What a directory of Hugging Face's cache holds are
+// links.
+bool copy_file(const fs::path& directory, const char* name, Output& out) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(directory / name, ignored)) return false;
+  checkpoint::write_text(out.file(name),
+                         checkpoint::read_text(fs::canonical(directory / name), kMostFileBytes));
+  return true;
+}
 
 // transformers guesses the class from config.json, which says nothing of a tokenizer that comes from
 // elsewhere.
@@ -204,17 +238,11 @@ std::string tokenizer_class(const std::set<std::string>& files) {
 }
 
 void copy_tokenizer(const fs::path& from, Output& out) {
-  constexpr int64_t kMostBytes = int64_t{1} << 30;
   const bool is_directory = fs::is_directory(from);
   std::set<std::string> copied;
-  for (const char* name : kTokenizerFiles) {
-    const fs::path file = is_directory ? from / name : from;
-    std::error_code ignored;
-    if (!fs::is_regular_file(file, ignored) || file.filename() != name) continue;
-    // What a directory of Hugging Face's cache holds are links.
-    checkpoint::write_text(out.file(name), checkpoint::read_text(fs::canonical(file), kMostBytes));
-    copied.insert(name);
-  }
+  for (const char* name : kTokenizerFiles)
+    if (is_directory || from.filename() == name)
+      if (copy_file(is_directory ? from : from.parent_path(), name, out)) copied.insert(name);
   if (!copied.contains("tokenizer_config.json"))
     checkpoint::write_text(out.file("tokenizer_config.json"),
                            "{\"tokenizer_class\": \"" + tokenizer_class(copied) + "\"}\n");
@@ -240,34 +268,45 @@ void write_weights(exporting::TensorSource source, std::span<const ExportedTenso
 
 }  // namespace
 
-Consolidated consolidate(const fs::path& checkpoint, const fs::path& out, const ConsolidateOptions& options) {
+Consolidated exporting::consolidate(const fs::path& checkpoint, const fs::path& out,
+                                    const ConsolidateOptions& options,
+                                    const std::function<ModuleSpec(const Config&)>& spec_of) {
   require(options.most_file_bytes >= 1, ErrorKind::Config, "--max-shard-size", "less than one byte");
   require(!options.dtype || exporting::is_convertible(Dtype::f32, *options.dtype), ErrorKind::Config,
           "--dtype", "expected fp32, bf16 or fp16");
   const CheckpointReader reader(checkpoint);
   const std::optional<Origin> origin = origin_of(reader, checkpoint.string());
   if (origin) require_mergeable(*origin, options, checkpoint.string());
+  const ModuleSpec model = origin ? spec_of(origin->config) : ModuleSpec{};
   const std::optional<FrozenFiles> frozen =
-      frozen_files_of(reader, origin ? &*origin : nullptr, options, checkpoint.string());
+      frozen_files_of(reader, origin ? &*origin : nullptr, model, options, checkpoint.string());
   const FrozenFiles* const frozen_files = frozen ? &*frozen : nullptr;
-  if (origin) exporting::require_whole_model(reader, origin->config, frozen_files, checkpoint.string());
+  if (origin) exporting::require_whole_model(reader, model, frozen_files, checkpoint.string());
   const std::vector<ExportedTensor> tensors =
       origin ? model_tensors(reader, *origin, frozen_files, options) : plain_tensors(reader, options);
   require(!tensors.empty(), ErrorKind::Config, checkpoint.string(), "it holds no parameters");
 
-  const std::optional<fs::path> tokenizer_path = origin ? tokenizer_of(*origin, options) : std::nullopt;
-  std::optional<int64_t> end_token;
+  const std::optional<fs::path> base = origin ? base_of(*origin, options) : std::nullopt;
+  const std::optional<fs::path> tokenizer_path = origin ? tokenizer_of(*origin, base, options) : std::nullopt;
+  std::optional<Tokenizer> tokenizer;
   if (tokenizer_path) {
-    const Tokenizer tokenizer = Tokenizer::load(*tokenizer_path);
-    require(tokenizer.vocabulary() == origin->vocabulary, ErrorKind::Config, tokenizer_path->string(),
-            "it is not the tokenizer that the model was trained with", "name that one with --tokenizer DIR");
-    end_token = tokenizer.end_of_text();
+    tokenizer = Tokenizer::load(*tokenizer_path);
+    require(tokenizer->vocabulary() == origin->vocabulary, ErrorKind::Config, tokenizer_path->string(),
+            "it is not the tokenizer that the model was trained with",
+            "name that one with --tokenizer DIR; \"\" leaves it out");
   }
+  hf::SpecialIds ids;
+  if (origin) ids = special_ids_of(origin->vocabulary, base, tokenizer_path, tokenizer);
   Output output(out);
   if (origin)
     checkpoint::write_text(output.file("config.json"),
-                           hf::config_text(origin->config.model, main_dtype(tensors), end_token));
+                           hf::config_text(origin->config.model, main_dtype(tensors), ids));
   if (tokenizer_path) copy_tokenizer(*tokenizer_path, output);
+  // The model's own says what its special tokens are and how it is sampled; else the tokenizer's directory
+  // may have one.
+  if (!(base && copy_file(*base, kGenerationFile, output)) && tokenizer_path &&
+      fs::is_directory(*tokenizer_path))
+    copy_file(*tokenizer_path, kGenerationFile, output);
   write_weights(exporting::TensorSource(reader, frozen_files), tensors, options, output);
 
   Consolidated result{.tensors = std::ssize(tensors), .step = reader.step(), .is_model = origin.has_value()};

@@ -5,14 +5,13 @@
 #include "hf/adapter.h"
 #include "plan/wanted_tensors.h"
 #include "zero/error.h"
-#include "zero/model_shape.h"
 
 namespace zero::exporting {
 
 FrozenFiles::FrozenFiles(const std::filesystem::path& directory, const checkpoint::LeftOut& left_out,
-                         const Config& config, const std::string& place)
+                         const Config& config, const ModuleSpec& model, const std::string& place)
     : weights_(directory), place_(place), dtype_(config.precision.param_dtype.value_or(Dtype::f32)) {
-  const std::vector<hf::WantedTensor> wanted = wanted_tensors(trained_spec(config), /*adapters=*/false);
+  const std::vector<hf::WantedTensor> wanted = wanted_tensors(model, /*adapters=*/false);
   const std::map<std::string, std::string> names = hf::match(weights_, config.model, wanted);
   for (const hf::WantedTensor& tensor : wanted) {
     const auto found = left_out.fingerprints.find(tensor.name);
@@ -32,7 +31,8 @@ FrozenFiles::FrozenFiles(const std::filesystem::path& directory, const checkpoin
 void FrozenFiles::read(const std::string& name, int64_t begin, int64_t numel,
                        std::vector<std::byte>& out) const {
   std::vector<float> values(static_cast<size_t>(numel));
-  weights_.read(parameters_.at(name).stored, begin, values);
+  const Parameter& parameter = parameters_.at(name);
+  weights_.read(parameter.stored, BoxRange::flat(parameter.shape, begin, numel), values);
   convert(Dtype::f32, std::as_bytes(std::span(values)), dtype_, out, name);
 }
 

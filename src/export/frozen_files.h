@@ -12,6 +12,7 @@
 #include "checkpoint/left_out.h"
 #include "hf/weights.h"
 #include "zero/config.h"
+#include "zero/plan.h"
 
 namespace zero::exporting {
 
@@ -23,10 +24,11 @@ class FrozenFiles {
     uint64_t fingerprint;
   };
 
-  /// Reads names and shapes of `directory`. `config`: of the run, `place`: its checkpoint. Throws Config for
-  /// the files of another model, Corrupt for a checkpoint that leaves out what the model does not have, Io.
+  /// Reads names and shapes of `directory`. `config` and `model`: of the run, `place`: its checkpoint. Throws
+  /// Config for the files of another model, Corrupt for a checkpoint that leaves out what the model does not
+  /// have, Io.
   FrozenFiles(const std::filesystem::path& directory, const checkpoint::LeftOut& left_out,
-              const Config& config, const std::string& place);
+              const Config& config, const ModuleSpec& model, const std::string& place);
 
   /// By their names in the model.
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }

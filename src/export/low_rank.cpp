@@ -25,7 +25,7 @@ Matrix read_matrix(const CheckpointReader& reader, const std::string& name) {
   Matrix matrix{.rows = stored.shape[0], .columns = stored.shape[1], .values = {}};
   const int64_t numel = matrix.rows * matrix.columns;
   std::vector<std::byte> bytes(static_cast<size_t>(numel * itemsize(stored.dtype))), wide;
-  reader.read(name, 0, numel, bytes.data());
+  reader.read(name, BoxRange::whole(stored.shape), bytes.data());
   convert(stored.dtype, bytes, Dtype::f32, wide, name);
   matrix.values.resize(static_cast<size_t>(numel));
   std::memcpy(matrix.values.data(), wide.data(), wide.size());

@@ -29,18 +29,21 @@ void TensorSource::read(const ExportedTensor& tensor, const Sink& sink) {
   tensor.left_out.empty() ? read_stored(tensor, merged, sink) : read_frozen(tensor, merged, sink);
 }
 
-// Piece by piece, so that every read is of whole checksum blocks.
+// Piece by piece where pieces are flat ranges, so that every read is of whole checksum blocks.
 void TensorSource::read_stored(const ExportedTensor& tensor, LowRankUpdate* update, const Sink& sink) {
   const StoredTensor& stored = reader_.tensors().at(tensor.stored);
   const int64_t item = itemsize(stored.dtype), most = kMostBytes / item;
-  for (const StoredPiece& piece : stored.pieces) {
-    const int64_t end = piece.begin + piece.numel;
-    for (int64_t begin = piece.begin; begin < end; begin += most) {
-      const int64_t numel = std::min(most, end - begin);
-      read_.resize(static_cast<size_t>(numel * item));
-      reader_.read(tensor.stored, begin, numel, read_.data());
-      hand_out(tensor, stored.dtype, begin, update, sink);
-    }
+  const BoxRange whole = BoxRange::whole(stored.shape);
+  auto piece = stored.pieces.begin();
+  for (int64_t begin = 0; begin < whole.numel;) {
+    while (piece != stored.pieces.end() && piece->range.box == whole.box && piece->range.end() <= begin)
+      ++piece;
+    const bool is_flat = piece != stored.pieces.end() && piece->range.box == whole.box;
+    const int64_t numel = std::min(most, (is_flat ? piece->range.end() : whole.numel) - begin);
+    read_.resize(static_cast<size_t>(numel * item));
+    reader_.read(tensor.stored, whole.part(begin, numel), read_.data());
+    hand_out(tensor, stored.dtype, begin, update, sink);
+    begin += numel;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/strict_json.h"
 #include "checkpoint/json.h"
 
 namespace zero::hf {
@@ -11,11 +12,6 @@ namespace {
 
 constexpr std::array kArchitectures{&kGpt2, &kLlama, &kGptNeox};
 constexpr int64_t kMostCount = int64_t{1} << 31;
-
-std::string shown(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  return text.size() > 60 ? text.substr(0, 60) + "..." : text;
-}
 
 }  // namespace
 
@@ -39,7 +35,7 @@ const nlohmann::json* ConfigReader::find(const std::string& key) const {
 
 void ConfigReader::problem(const std::string& key, const std::string& expected) {
   const nlohmann::json* value = find(key);
-  problems_.push_back(key + ": expected " + expected + ", got " + (value ? shown(*value) : "nothing"));
+  problems_.push_back(key + ": expected " + expected + ", got " + (value ? json_text(*value) : "nothing"));
 }
 
 int64_t ConfigReader::count(const std::string& key, std::optional<int64_t> otherwise) {
@@ -82,7 +78,7 @@ void ConfigReader::only(const std::string& key, const std::vector<nlohmann::json
   const nlohmann::json* value = find(key);
   if (!value || std::find(accepted.begin(), accepted.end(), *value) != accepted.end()) return;
   std::string expected;
-  for (const auto& one : accepted) expected.append(expected.empty() ? "" : " or ").append(shown(one));
+  for (const auto& one : accepted) expected.append(expected.empty() ? "" : " or ").append(json_text(one));
   problem(key, expected + ", which is all that is done here");
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/shape_text.h"
 #include "checkpoint/file_io.h"
 #include "checkpoint/json.h"
 #include "hf/architecture.h"
@@ -106,12 +107,33 @@ std::optional<int64_t> read_end_token(const fs::path& directory) {
   return checkpoint::count_value(value, "eos_token_id", config_path(directory).string());
 }
 
-std::string config_text(const ModelConfig& model, Dtype dtype, std::optional<int64_t> end_token) {
+SpecialIds read_special_ids(const fs::path& directory) {
+  const std::string place = config_path(directory).string();
+  const Json json = read_config(directory);
+  SpecialIds ids;
+  for (const auto& [key, value] : json.items()) {
+    if (!key.ends_with("_token_id")) continue;
+    // Some models name no padding by -1.
+    const bool is_list = value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& id) {
+                           return id.is_number_integer();
+                         });
+    require(is_list || value.is_number_integer() || value.is_null(), ErrorKind::Corrupt, place,
+            key + ": expected an id, a list of ids or null, got " + value.dump());
+    ids[key] = value.dump();
+  }
+  return ids;
+}
+
+SpecialIds begin_and_end(int64_t token) {
+  return {{"bos_token_id", std::to_string(token)}, {"eos_token_id", std::to_string(token)}};
+}
+
+std::string config_text(const ModelConfig& model, Dtype dtype, const SpecialIds& ids) {
   const Architecture& architecture = architecture_of(model.type, "model.type");
   nlohmann::ordered_json json = {{"architectures", {architecture.class_name}},
                                  {"model_type", architecture.type}};
   json.update(architecture.write(model));
-  if (end_token) json["bos_token_id"] = json["eos_token_id"] = *end_token;
+  for (const auto& [key, value] : ids) json[key] = nlohmann::ordered_json::parse(value);
   json["torch_dtype"] = torch_name(dtype);
   return json.dump(2) + "\n";
 }
@@ -128,7 +150,7 @@ void require_match(const Weights& weights, std::span<const WantedTensor> wanted,
   for (const WantedTensor& tensor : wanted) {
     const std::string& name = names.at(tensor.name);
     known.insert(name);
-    const StoredTensor* stored = weights.find(name);
+    const FileTensor* stored = weights.find(name);
     if (!stored) {
       missing.push_back(name);
     } else if (stored->shape != tensor.shape) {

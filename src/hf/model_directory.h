@@ -27,9 +27,19 @@ ModelConfig read_model_config(const std::filesystem::path& directory, const Mode
 /// The token that ends a text, if config.json names one (the first, if it names several).
 std::optional<int64_t> read_end_token(const std::filesystem::path& directory);
 
-/// The text of a config.json that transformers opens; `dtype` is that of the weights, `end_token` the id that
-/// ends a text. Throws Unsupported for a model type that has no counterpart there.
-std::string config_text(const ModelConfig& model, Dtype dtype, std::optional<int64_t> end_token = {});
+/// What a config.json says of special tokens: its members "eos_token_id", "bos_token_id", "pad_token_id" and
+/// others so named, each an id, a list of ids, or null, as JSON.
+using SpecialIds = std::map<std::string, std::string>;
+
+/// Throws Corrupt for a value that is none of these.
+SpecialIds read_special_ids(const std::filesystem::path& directory);
+
+/// Of a vocabulary in which one token begins and ends a text.
+SpecialIds begin_and_end(int64_t token);
+
+/// The text of a config.json that transformers opens; `dtype` is that of the weights. Throws Unsupported for
+/// a model type that has no counterpart there.
+std::string config_text(const ModelConfig& model, Dtype dtype, const SpecialIds& ids = {});
 
 /// The name in Hugging Face's files of a parameter of ours; the axes are the same, nothing is transposed.
 /// Throws Unsupported as config_text.

@@ -1,67 +1,44 @@
 #pragma once
-// safetensors files of tensors with any number of dimensions, as others write and read them. The pieces of
-// our own checkpoints are src/checkpoint's.
+// safetensors files as Hugging Face's libraries write and read them.
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "zero/dtype.h"
+#include "checkpoint/file_io.h"
+#include "checkpoint/safetensors.h"
 
 namespace zero::hf {
 
-/// A tensor of a file.
-struct StoredTensor {
-  Dtype dtype = Dtype::f32;
-  std::vector<int64_t> shape;
-  int64_t numel = 0;
-  int64_t begin_byte = 0;  // of the file
-};
+using checkpoint::data_bytes;
+using checkpoint::FileTensor;
+using checkpoint::NewTensor;
 
-/// One file, open for reading. The header is read and checked at once: lengths, types, shapes, and that the
-/// tensors cover the data without gaps or overlaps. Throws Io and Corrupt naming file and tensor.
+/// One file, open for reading. The header is read and checked at once. Links are followed: the Hub's cache
+/// consists of them. Throws Io and Corrupt naming file and tensor.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
+  explicit SafetensorsFile(const std::filesystem::path& path)
+      : file_(checkpoint::File::open(path, checkpoint::Links::Follow)),
+        header_(checkpoint::read_header(file_, path)) {}
 
-  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, FileTensor>& tensors() const { return header_.tensors; }
 
-  /// Maps bytes [begin, begin + count) of the file a window at a time, in order, and hands each to `sink`; no
-  /// more than one window is in memory. Any thread. Throws Io, and Corrupt where the file has become shorter.
-  void read(int64_t begin, int64_t count, const std::function<void(std::span<const std::byte>)>& sink) const;
+  /// Fills `out` from byte `offset` of the file. Any thread. Throws Io, and Corrupt where the file has become
+  /// shorter.
+  void read_at(int64_t offset, std::span<std::byte> out) const { file_.read_at(offset, out); }
 
  private:
-  int64_t size_bytes() const;
-  void parse(const std::string& header, int64_t data_begin);
-
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-  std::map<std::string, StoredTensor> tensors_;
+  checkpoint::File file_;
+  checkpoint::Header header_;
 };
 
-/// A tensor to be written.
-struct NewTensor {
-  std::string name;
-  Dtype dtype = Dtype::f32;
-  std::vector<int64_t> shape;
-};
-
-/// Everything before the data of a file with these tensors one after the other. Throws Unsupported for a
-/// header beyond the 100 MB that readers of the format accept, Usage for sizes that overflow.
-std::string safetensors_header(std::span<const NewTensor> tensors);
-
-/// Bytes of a tensor's data. Throws Usage where they overflow.
-int64_t data_bytes(const NewTensor& tensor);
-
-/// "[2, 3]"
-std::string shape_text(std::span<const int64_t> shape);
+/// checkpoint::make_header() with the format that readers of Hugging Face look for.
+inline std::string safetensors_header(std::span<const NewTensor> tensors) {
+  return checkpoint::make_header(tensors, {{"format", "pt"}});
+}
 
 }  // namespace zero::hf

@@ -18,6 +18,8 @@ using checkpoint::in_quotes;
 using checkpoint::Json;
 
 constexpr int64_t kMostIndexBytes = 100'000'000;
+constexpr int64_t kWindowNumel = int64_t{1} << 18;  // at most a MiB that is read at a time
+constexpr int64_t kMostSparse = 16;  // of so many elements one is wanted: those between are read along
 constexpr std::string_view kSuffix = ".safetensors";
 
 float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
@@ -39,8 +41,9 @@ void convert(std::span<const std::byte> bytes, std::span<float> out, Convert one
   }
 }
 
+// The first elements of `bytes`, as many as `out` holds.
 void to_floats(Dtype dtype, std::span<const std::byte> bytes, std::span<float> out) {
-  if (dtype == Dtype::f32) std::memcpy(out.data(), bytes.data(), bytes.size());
+  if (dtype == Dtype::f32) std::memcpy(out.data(), bytes.data(), out.size_bytes());
   if (dtype == Dtype::bf16) convert<uint16_t>(bytes, out, from_bf16);
   if (dtype == Dtype::f16) convert<uint16_t>(bytes, out, from_fp16);
 }
@@ -99,41 +102,46 @@ std::vector<std::string> Weights::names() const {
   return names;
 }
 
-const StoredTensor* Weights::find(const std::string& name) const {
+const FileTensor* Weights::find(const std::string& name) const {
   const auto found = file_of_.find(name);
   return found == file_of_.end() ? nullptr : &files_[found->second].tensors().at(name);
 }
 
-void Weights::read(const std::string& name, int64_t begin, std::span<float> out) const {
-  const StoredTensor* tensor = find(name);
+void Weights::read(const std::string& name, const BoxRange& range, std::span<float> out) const {
+  const FileTensor* tensor = find(name);
   const std::string place = directory_.string() + ": " + name;
   require(tensor, ErrorKind::Usage, place, "there is no such tensor");
   const Dtype dtype = tensor->dtype;
   require(dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16, ErrorKind::Unsupported, place,
           "stored as " + std::string(to_string(dtype)), "weights are read from fp32, bf16 and fp16");
-  const auto end = checked_add(begin, std::ssize(out));
-  require(begin >= 0 && end && *end <= tensor->numel, ErrorKind::Usage, place, "a range outside the tensor");
+  require(range.is_inside(tensor->shape) && range.numel == std::ssize(out), ErrorKind::Usage, place,
+          "a range outside the tensor");
+  const SafetensorsFile& file = files_[file_of_.at(name)];
   const int64_t size = itemsize(dtype);
-  size_t done = 0;
-  // Windows end at multiples of a page, and data may begin at any byte: an element may lie in two windows.
-  std::byte split[8];
-  size_t carried = 0;
-  files_[file_of_.at(name)].read(
-      tensor->begin_byte + begin * size, std::ssize(out) * size, [&](std::span<const std::byte> window) {
-        if (carried > 0) {
-          const size_t missing = std::min(static_cast<size_t>(size) - carried, window.size());
-          std::memcpy(split + carried, window.data(), missing);
-          window = window.subspan(missing);
-          carried += missing;
-          if (carried < static_cast<size_t>(size)) return;
-          to_floats(dtype, std::span(split, carried), out.subspan(done++, 1));
-        }
-        const size_t whole = window.size() / static_cast<size_t>(size);
-        to_floats(dtype, window.first(whole * static_cast<size_t>(size)), out.subspan(done, whole));
-        done += whole;
-        carried = window.size() - whole * static_cast<size_t>(size);
-        if (carried > 0) std::memcpy(split, window.data() + window.size() - carried, carried);
-      });
+  std::vector<std::byte> window;
+  int64_t begin = 0, end = 0;  // elements of the tensor in it
+  CommonRuns runs(BoxRange::whole(tensor->shape), range);
+  while (const auto run = runs.next()) {
+    for (int64_t done = 0; done < run->numel;) {
+      const int64_t from = run->from_a + done, left = run->numel - done;
+      const auto target = out.subspan(static_cast<size_t>(run->from_b + done), static_cast<size_t>(left));
+      if (from >= end && dtype == Dtype::f32 && left >= kWindowNumel) {
+        file.read_at(tensor->begin_byte + from * size, std::as_writable_bytes(target));
+        break;
+      }
+      if (from >= end) {
+        const bool dense = (runs.end_a() - from) / kMostSparse <= left + runs.numel();
+        begin = from;
+        end = std::min(from + kWindowNumel, dense ? runs.end_a() : from + left);
+        window.resize(static_cast<size_t>((end - begin) * size));
+        file.read_at(tensor->begin_byte + begin * size, window);
+      }
+      const int64_t count = std::min(left, end - from);
+      to_floats(dtype, std::span(window).subspan(static_cast<size_t>((from - begin) * size)),
+                target.first(static_cast<size_t>(count)));
+      done += count;
+    }
+  }
 }
 
 std::vector<OutputFile> split_into_files(std::span<const NewTensor> tensors, int64_t most_bytes) {

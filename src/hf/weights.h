@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hf/safetensors.h"
+#include "zero/box.h"
 
 namespace zero::hf {
 
@@ -25,11 +26,13 @@ class Weights {
 
   std::vector<std::string> names() const;
   /// nullptr: no tensor of that name.
-  const StoredTensor* find(const std::string& name) const;
+  const FileTensor* find(const std::string& name) const;
 
-  /// Elements [begin, begin + out.size()) of a tensor of type fp32, bf16 or fp16, in row-major order. Throws
-  /// Usage for another range or name, Unsupported for another type, and as SafetensorsFile::read.
-  void read(const std::string& name, int64_t begin, std::span<float> out) const;
+  /// A range of a box of a tensor of type fp32, bf16 or fp16, in row-major order of the box. Reads what lies
+  /// between its first element and its last in the file, a MiB at a time, or only the box' rows where they
+  /// are far apart. Throws Usage for another range or name, Unsupported for another type, and as
+  /// SafetensorsFile::read_at.
+  void read(const std::string& name, const BoxRange& range, std::span<float> out) const;
 
   const std::filesystem::path& directory() const { return directory_; }
 

@@ -29,13 +29,19 @@ class Signals {
   Signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&set, signal);
+    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD, SIGTSTP, SIGPIPE}) sigaddset(&set, signal);
     pthread_sigmask(SIG_BLOCK, &set, &before_);
     events_ = Descriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     require(events_.open(), ErrorKind::Io, "starting ranks",
             std::string("cannot watch signals: ") + strerror(errno));
   }
-  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~Signals() {
+    // Of a reader that has gone the caller learns when it writes itself.
+    const sigset_t broken_pipe = only(SIGPIPE);
+    const timespec now{};
+    if (!sigismember(&before_, SIGPIPE)) sigtimedwait(&broken_pipe, nullptr, &now);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
 
   int fd() const { return events_.get(); }
   /// The next signal that came, 0 if none.
@@ -43,8 +49,23 @@ class Signals {
     signalfd_siginfo info;
     return read(events_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
   }
+  /// Does to this process what SIGTSTP does by default, so that the shell sees that signal; returns once it
+  /// has been continued.
+  void stop_here() {
+    const sigset_t stop = only(SIGTSTP);
+    raise(SIGTSTP);
+    pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
+    pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  }
 
  private:
+  static sigset_t only(int signal) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    return set;
+  }
+
   sigset_t before_;
   Descriptor events_;
 };
@@ -141,13 +162,26 @@ class Job {
     group_ = 0;
   }
 
+  // A rank that somebody has stopped is woken: only then can it act on the signal.
   void signal_group(int signal) {
     if (group_ > 0) kill(-group_, signal);
+    if (group_ > 0) kill(-group_, SIGCONT);
     if (kill_time_ == Clock::time_point::max()) kill_time_ = Clock::now() + options_.grace;
   }
 
+  // The ranks are no job of the shell's: what it does to this process is done to them here.
+  void stop_together() {
+    kill(-group_, SIGTSTP);
+    const auto stopped = Clock::now();
+    signals_.stop_here();
+    if (kill_time_ != Clock::time_point::max()) kill_time_ += Clock::now() - stopped;
+    kill(-group_, SIGCONT);
+  }
+
   void on_signal(int signal) {
-    if (signal == SIGCHLD) return;
+    if (signal == SIGCHLD || signal == SIGPIPE) return;
+    if (group_ <= 0) return;
+    if (signal == SIGTSTP) return stop_together();
     if (signal == SIGUSR1) {
       kill(-group_, signal);
       return;
@@ -230,8 +264,11 @@ class Job {
     const std::string who = "rank " + std::to_string(first_failed_);
     std::string text = "zero: " + who + " " + describe_exit(failure_);
     const auto& lines = error_.last_lines(first_failed_);
-    text += lines.empty() ? "; it printed no error\n" : "; its last words:\n";
-    for (const auto& line : lines) text += "[" + who + "] " + line + "\n";
+    // Said once more where others' lines have come between.
+    const bool repeats = !lines.empty() && !error_.ends_with(first_failed_);
+    text += lines.empty() ? "; it printed no error\n" : repeats ? "; its last words:\n" : "\n";
+    if (repeats)
+      for (const auto& line : lines) text += "[" + who + "] " + line + "\n";
     write_all(STDERR_FILENO, text);
     return failure_.si_code == CLD_EXITED ? failure_.si_status : 128 + failure_.si_status;
   }

@@ -87,13 +87,15 @@ std::string LineMerger::take(Time now) {
   ready_.clear();
   while (true) {
     if (all_equal()) {
-      text += sources_[0].lines.front().text + "\n";
+      printed_ = sources_[0].lines.front().text;
+      text += printed_ + "\n";
       for (auto& source : sources_) source.lines.pop_front();
       continue;
     }
     int rank = next_marked(now);
     if (rank < 0) return text;
-    text += "[rank " + std::to_string(rank) + "] " + sources_[rank].lines.front().text + "\n";
+    printed_ = sources_[rank].lines.front().text;
+    text += "[rank " + std::to_string(rank) + "] " + printed_ + "\n";
     sources_[rank].lines.pop_front();
   }
 }

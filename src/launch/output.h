@@ -25,6 +25,10 @@ class LineMerger {
   std::string take(Time now);
   /// When take() may have more even if nothing is added; Time::max() if never.
   Time next() const;
+  /// True where what was printed last is this rank's last line, alone or together with the others'.
+  bool ends_with(int rank) const {
+    return !sources_[rank].last.empty() && printed_ == sources_[rank].last.back();
+  }
   /// A rank's last non-empty lines, oldest first.
   const std::deque<std::string>& last_lines(int rank) const { return sources_[rank].last; }
 
@@ -47,7 +51,8 @@ class LineMerger {
 
   std::chrono::milliseconds window_;
   std::vector<Source> sources_;
-  std::string ready_;  // progress that passes through
+  std::string printed_;  // the last line
+  std::string ready_;    // progress that passes through
 };
 
 }  // namespace zero::detail

@@ -86,6 +86,8 @@ void close_what_exec_closes() {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  // A rank is in the background for the terminal: with `stty tostop` its first line would stop it for good.
+  signal(SIGTTOU, SIG_IGN);
   int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (input < 0 || dup2(input, STDIN_FILENO) < 0) give_up();
   if (plan.output >= 0 && dup2(plan.output, STDOUT_FILENO) < 0) give_up();

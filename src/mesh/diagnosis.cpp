@@ -1,7 +1,22 @@
 #include "mesh/diagnosis.h"
 
+#include <algorithm>
+
 namespace zero::detail {
 namespace {
+
+bool broke_off(const Incident& incident, int rank) {
+  return !incident.timed_out && !incident.aborted &&
+         std::find(incident.peers.begin(), incident.peers.end(), rank) != incident.peers.end();
+}
+
+// "is gone" or "does not answer", whichever is known; "" for a rank that runs.
+std::string absence(const Incident& incident, int rank, const Sighting& sighting) {
+  if (sighting.process == ProcessState::Ended) return "is gone";
+  if (sighting.process == ProcessState::Stopped) return "does not answer, its process is stopped";
+  if (sighting.alive) return "";
+  return broke_off(incident, rank) ? "is gone" : "does not answer";
+}
 
 // What is known of one other rank; "" if there is nothing to hold against it.
 std::string charge(const Incident& incident, int rank, const Sighting& sighting) {
@@ -11,8 +26,10 @@ std::string charge(const Incident& incident, int rank, const Sighting& sighting)
   // A heartbeat may be a second old; what this rank has completed with all others may be newer.
   if (incident.completed.sequence > (last ? last->sequence : 0)) last = &incident.completed;
   const std::string place = last ? describe(*last) : "the start";
-  if (!sighting.seen) return who + " is gone (it was never heard of)";
-  if (!sighting.alive) return who + " is gone (last seen at " + place + ")";
+  const std::string missing = absence(incident, rank, sighting);
+  if (!missing.empty())
+    return who + " " + missing +
+           (sighting.seen || last ? " (last seen at " + place + ")" : " (it was never heard of)");
   if (incident.issued.sequence == 0) return "";
   if (!last || last->sequence < incident.issued.sequence) return who + " has not arrived: it is at " + place;
   const Issued* same = log ? log->at(incident.issued.sequence) : nullptr;
@@ -27,6 +44,15 @@ std::string charge(const Incident& incident, int rank, const Sighting& sighting)
 const FailureRecord* first_foreign(const Incident& incident, const Observation& observation) {
   if (observation.failures.empty() || observation.failures[0].rank == incident.rank) return nullptr;
   return &observation.failures[0];
+}
+
+std::string store_text(const Observation& observation) {
+  const std::string silent = "; the store on rank 0 does not answer: rank 0 ";
+  if (observation.store_process == ProcessState::Stopped)
+    return silent + "does not answer, its process is stopped";
+  const bool gone = observation.store_process == ProcessState::Ended ||
+                    (observation.store_process == ProcessState::Unknown && observation.store_broke);
+  return silent + (gone ? "is gone" : "does not answer");
 }
 
 }  // namespace
@@ -55,13 +81,13 @@ std::string headline(const Incident& incident) {
 
 std::string explain(const Incident& incident, const Observation& observation) {
   std::string text = headline(incident);
-  if (!observation.store_answers) {
-    text += "; the store on rank 0 does not answer: rank 0 is gone";
-    return text;
-  }
+  if (!observation.store_answers) text += store_text(observation);
   constexpr int kShown = 4;
   int charges = 0;
   for (const auto& [rank, sighting] : observation.ranks) {
+    // Without a store only the kernel says how a rank is.
+    const bool known = sighting.process == ProcessState::Ended || sighting.process == ProcessState::Stopped;
+    if (!observation.store_answers && (rank == 0 || !known)) continue;
     std::string accusation = charge(incident, rank, sighting);
     if (accusation.empty()) continue;
     if (++charges <= kShown) text += "; " + accusation;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mesh/beat.h"
+#include "mesh/neighbours.h"
 
 namespace zero::detail {
 
@@ -29,18 +30,22 @@ struct Sighting {
   bool seen = false;   // there was a heartbeat at all
   bool alive = false;  // a new one came while watching
   Beat beat;           // the latest
+  ProcessState process = ProcessState::Unknown;
 };
 
 struct Observation {
   bool store_answers = true;
-  std::map<int, Sighting> ranks;        // of every other member
-  std::vector<FailureRecord> failures;  // in the order they were posted
+  bool store_broke = false;  // its connection failed, where it might have been silent
+  ProcessState store_process = ProcessState::Unknown;  // of rank 0, which keeps it
+  std::map<int, Sighting> ranks;                       // of every other member
+  std::vector<FailureRecord> failures;                 // in the order they were posted
 };
 
 /// What this rank can say at once: "timed out after 2000 ms waiting for rank 2".
 std::string headline(const Incident& incident);
 
-/// The headline and everything the observation adds: who is gone, who is behind, who issued something else,
+/// The headline and everything the observation adds: who is gone (its process has ended, or its connection
+/// broke), who does not answer (it may be stopped, or too slow), who is behind, who issued something else,
 /// and the failure that was posted first.
 std::string explain(const Incident& incident, const Observation& observation);
 

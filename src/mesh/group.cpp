@@ -131,6 +131,8 @@ void Work::wait_output() {
 
 bool Group::shares_memory() const { return state_->channel && state_->channel->shares_memory(); }
 
+std::vector<int> Group::memories() const { return state_->memories; }
+
 at::Tensor Group::empty(int64_t numel, at::ScalarType dtype) const {
   if (shares_memory() && numel > 0) return state_->channel->empty(numel, dtype);
   return at::empty({numel}, at::TensorOptions(dtype).device(state_->device));
@@ -266,9 +268,9 @@ Work Group::all_reduce(at::Tensor tensor, Reduce op, std::string_view what) cons
   at::NoGradGuard no_grad;
   Checker check{*state_, Operation::AllReduce, what};
   check.tensor(tensor, "the tensor");
-  if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble)
-    check.refuse(std::string("the tensor is ") + c10::toString(tensor.scalar_type()) +
-                 ", expected fp32 or fp64");
+  const at::ScalarType type = tensor.scalar_type();
+  if (type != at::kFloat && type != at::kDouble && type != at::kBFloat16 && type != at::kHalf)
+    check.refuse(std::string("the tensor is ") + c10::toString(type) + ", expected fp32, fp64, bf16 or fp16");
   Issued issued = state_->issue(Operation::AllReduce, what, tensor.numel(), traffic_of(tensor, 2));
   if (size() == 1 || tensor.numel() == 0) return {};
   tensor = flat(tensor);

@@ -22,8 +22,9 @@ struct Activity {
 struct GroupState {
   // Constant after construction.
   std::string name;
-  int rank = 0;              // this rank's place in members
-  std::vector<int> members;  // mesh ranks
+  int rank = 0;               // this rank's place in members
+  std::vector<int> members;   // mesh ranks
+  std::vector<int> memories;  // of the members: those with the same number share memory
   torch::Device device = torch::kCPU;
   std::chrono::milliseconds timeout{};
   std::shared_ptr<Transport> transport;  // outlives the channel

@@ -132,6 +132,8 @@ class HostsTransport final : public Transport {
     return std::make_unique<MixedChannel>(std::move(inside_channel), std::move(across_channel), rank, hosts);
   }
 
+  std::vector<int> memories(const std::vector<int>& hosts) const override { return hosts; }
+
  private:
   MakeTransport make_inside_, make_across_;
   std::shared_ptr<Transport> inside_, across_;

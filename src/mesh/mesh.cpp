@@ -1,6 +1,7 @@
 #include "zero/mesh.h"
 
 #include <c10/util/Logging.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 
 #include "mesh/group_state.h"
 #include "mesh/host_identity.h"
+#include "mesh/neighbours.h"
 #include "mesh/sigpipe.h"
 #include "mesh/store.h"
 #include "zero/error.h"
@@ -99,14 +101,6 @@ torch::Device choose_device(const MeshOptions& options, const Rendezvous& rendez
   return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(rendezvous.local_rank));
 }
 
-// Meshes joined one after the other on a store that stays must not read each other's keys: the n-th join of
-// every rank is the same mesh.
-std::string mesh_prefix(c10d::Store& store, const Rendezvous& rendezvous) {
-  const std::string job = "zero/" + rendezvous.attempt;
-  int64_t join = store.add(job + "/joins/" + std::to_string(rendezvous.rank), 1);
-  return job + "/" + std::to_string(join);
-}
-
 // All ranks must want the same mesh; a rank with another configuration would fail later and stranger.
 void compare_greetings(const std::vector<std::string>& greetings, int rank) {
   for (size_t other = 0; other < greetings.size(); ++other)
@@ -116,16 +110,34 @@ void compare_greetings(const std::vector<std::string>& greetings, int rank) {
             "give all ranks the same configuration");
 }
 
-// Every greeting ends in a line that names its host; numbers them in the order of ranks.
-std::vector<int> take_hosts(std::vector<std::string>& greetings) {
+/// Where the ranks are, as their greetings say.
+struct Places {
+  std::vector<int> hosts;  // of every rank, numbered in the order of ranks
+  std::shared_ptr<detail::Neighbours> neighbours = std::make_shared<detail::Neighbours>();
+};
+
+std::string place_lines(const std::string& host) {
+  return "\n" + detail::host_identity(host) + "\n" + std::to_string(getpid());
+}
+
+// Takes off the two lines that place_lines() gave every greeting.
+Places take_places(std::vector<std::string>& greetings, int rank) {
+  Places places;
   std::map<std::string, int> numbers;
-  std::vector<int> hosts;
+  std::vector<pid_t> processes;
   for (std::string& greeting : greetings) {
-    const size_t end = std::min(greeting.find('\n'), greeting.size());
-    hosts.push_back(numbers.emplace(greeting.substr(end), static_cast<int>(numbers.size())).first->second);
-    greeting.resize(end);
+    const size_t host = std::min(greeting.find('\n'), greeting.size());
+    const size_t process = std::max(greeting.rfind('\n'), host);
+    places.hosts.push_back(
+        numbers.emplace(greeting.substr(host, process - host), static_cast<int>(numbers.size()))
+            .first->second);
+    processes.push_back(std::atoi(greeting.c_str() + process));
+    greeting.resize(host);
   }
-  return hosts;
+  const int here = places.hosts[static_cast<size_t>(rank)];
+  for (size_t other = 0; other < processes.size(); ++other)
+    if (places.hosts[other] == here) places.neighbours->add(static_cast<int>(other), processes[other]);
+  return places;
 }
 
 // c10d reports on its log, with a stack, what comes back as an Error anyway. Who wants it sets
@@ -147,24 +159,19 @@ void connect_world(MeshState& state) {
   // What can fail on this host alone fails before the others are met.
   state.transport = detail::make_transport(state.options.transport, {interface, state.device, timeout});
   auto store = detail::open_store(rendezvous, timeout);
-  std::string prefix;
-  try {
-    prefix = mesh_prefix(*store, rendezvous);
-  } catch (const std::exception& e) {
-    fail(ErrorKind::Comm, "rank " + std::to_string(rendezvous.rank),
-         std::string("the store failed: ") + detail::one_line(e.what(), 200), "see what rank 0 printed");
-  }
+  std::string prefix = detail::mesh_prefix(store, rendezvous, timeout);
   state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   std::string greeting = axes_text(state.axes) + ", transport " + state.options.transport + " on " +
                          std::string(state.device.is_cuda() ? "cuda" : "cpu");
-  auto greetings = detail::meet(*state.store, rendezvous,
-                                greeting + '\n' + detail::host_identity(state.options.host), timeout);
-  state.hosts = take_hosts(greetings);
+  auto greetings = detail::meet(state.store, rendezvous, greeting + place_lines(state.options.host), timeout);
+  const Places places = take_places(greetings, rendezvous.rank);
+  state.hosts = places.hosts;
   compare_greetings(greetings, rendezvous.rank);
   detail::MonitorOptions monitor;
   monitor.rank = rendezvous.rank;
   monitor.keeps_store = rendezvous.rank == 0 && !rendezvous.external_store;
   monitor.timeout = timeout;
+  monitor.neighbours = places.neighbours;
   monitor.connect = [rendezvous, prefix] {
     auto own = detail::reopen_store(rendezvous, std::chrono::seconds(3));
     return c10::make_intrusive<c10d::PrefixStore>(prefix, own);
@@ -189,6 +196,7 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
   fresh->monitor = monitor;
   fresh->activity = activity;
   if (monitor) fresh->monitor_slot = monitor->add_group(name);
+  fresh->memories = {0};
   if (members.size() > 1) {
     SigpipeBlock block;
     // Groups of one name are told apart by their first member, so only members take part.
@@ -199,6 +207,7 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
       for (int member : members) member_hosts.push_back(hosts[static_cast<size_t>(member)]);
       fresh->channel = transport->connect(c10::make_intrusive<c10d::PrefixStore>(key, store), fresh->rank,
                                           member_hosts, name);
+      fresh->memories = transport->memories(member_hosts);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {
@@ -255,6 +264,7 @@ int Mesh::local_rank() const { return state_->rendezvous.local_rank; }
 torch::Device Mesh::device() const { return state_->device; }
 const Rendezvous& Mesh::rendezvous() const { return state_->rendezvous; }
 
+std::span<const Axis> Mesh::axes() const { return state_->axes; }
 Group Mesh::world() const { return Group(state_->groups.at("world")); }
 Group Mesh::group(std::string_view axis) const { return Group(state_->groups.at(state_->axis(axis).name)); }
 

@@ -31,9 +31,10 @@ struct Monitor::Shared {
   std::condition_variable changed;
   // Guarded by mutex.
   bool stop = false;
-  bool finished = false;    // the thread has ended
-  bool store_lost = false;  // the store did not answer; it is not asked again
-  Beat beat;                // what the next heartbeat says
+  bool finished = false;     // the thread has ended
+  bool store_lost = false;   // the store did not answer; it is not asked again
+  bool store_hangs = false;  // the thread has waited for it longer than anybody should
+  Beat beat;                 // what the next heartbeat says
   Transfer* waiting = nullptr;
   std::optional<std::string> own_failure;  // posted or to be posted
   bool posted = false;
@@ -56,6 +57,7 @@ struct Monitor::Shared {
   void read_failures();
   void watch();
   void finish_watch(bool store_answers);
+  Observation look_without_store(const Incident& about, bool store_broke) const;
   bool foreign_failure() const {
     return std::any_of(failures.begin(), failures.end(),
                        [&](const auto& f) { return f.rank != options.rank; });
@@ -157,23 +159,36 @@ void Monitor::Shared::watch() {
       sighting.seen = true;
       sighting.alive = sighting.beat.count != first_counts[rank];
     }
-    all_known = all_known && sighting.alive;
+    sighting.process = options.neighbours->look(rank);
+    all_known = all_known && (sighting.alive || sighting.process == ProcessState::Ended ||
+                              sighting.process == ProcessState::Stopped);
   }
   if (all_known || Clock::now() >= watch_end) finish_watch(true);
 }
 
 void Monitor::Shared::finish_watch(bool store_answers) {
   std::lock_guard lock(mutex);
-  observation.store_answers = store_answers;
+  if (!store_answers) observation = look_without_store(*incident, /*store_broke=*/true);
   observation.failures = failures;
   explanation = explain(*incident, observation);
   watching = false;
   changed.notify_all();
 }
 
+// What the kernel knows of the ranks on this host.
+Observation Monitor::Shared::look_without_store(const Incident& about, bool store_broke) const {
+  Observation result;
+  result.store_answers = false;
+  result.store_broke = store_broke;
+  result.store_process = options.neighbours->look(0);
+  for (const int rank : about.members)
+    if (rank != options.rank) result.ranks[rank].process = options.neighbours->look(rank);
+  return result;
+}
+
 Monitor::Monitor(const MonitorOptions& options) : shared_(std::make_shared<Shared>()) {
   shared_->options = options;
-  shared_->period = std::clamp(options.timeout / 8, milliseconds(20), milliseconds(1000));
+  shared_->period = std::clamp(options.timeout / 8, milliseconds(20), milliseconds(500));
   thread_ = std::thread([shared = shared_] { shared->run(); });
 }
 
@@ -182,7 +197,8 @@ Monitor::~Monitor() {
   shared_->stop = true;
   shared_->waiting = nullptr;
   shared_->changed.notify_all();
-  bool finished = shared_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return shared_->finished; });
+  const milliseconds patience(shared_->store_hangs ? 0 : 1000);
+  bool finished = shared_->changed.wait_for(lock, patience, [&] { return shared_->finished; });
   lock.unlock();
   if (finished) {
     thread_.join();
@@ -231,6 +247,8 @@ std::string Monitor::diagnose(const Incident& incident) {
   shared_->explanation.reset();
   shared_->changed.notify_all();
   auto patience = std::max(shared_->period * 5 / 2, milliseconds(500)) + std::chrono::seconds(1);
+  // A process that is stopped answers nobody.
+  if (shared_->options.neighbours->look(0) == ProcessState::Stopped) patience = milliseconds(0);
   shared_->changed.wait_for(lock, patience, [&] { return shared_->explanation.has_value(); });
   if (shared_->explanation) {
     std::string explanation = *shared_->explanation;
@@ -239,9 +257,8 @@ std::string Monitor::diagnose(const Incident& incident) {
     if (shared_->options.keeps_store) std::this_thread::sleep_for(std::chrono::seconds(1));
     return explanation;
   }
-  Observation nothing;
-  nothing.store_answers = false;
-  return explain(incident, nothing);
+  shared_->store_hangs = true;
+  return explain(incident, shared_->look_without_store(incident, /*store_broke=*/false));
 }
 
 void Monitor::report(const std::string& reason) noexcept {
@@ -250,6 +267,7 @@ void Monitor::report(const std::string& reason) noexcept {
     if (shared_->own_failure) return;
     shared_->own_failure = one_line(reason);
     shared_->changed.notify_all();
+    if (shared_->store_hangs) return;
     shared_->changed.wait_for(lock, std::chrono::seconds(2), [&] { return shared_->posted; });
   } catch (...) {  // the report is a courtesy
   }

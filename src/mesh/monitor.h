@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "mesh/diagnosis.h"
+#include "mesh/neighbours.h"
 #include "mesh/transport.h"
 
 namespace zero::detail {
@@ -19,7 +20,8 @@ struct MonitorOptions {
   std::function<c10::intrusive_ptr<c10d::Store>()> connect;  // called in the monitor's thread
   int rank = 0;
   bool keeps_store = false;             // the store lives in this process
-  std::chrono::milliseconds timeout{};  // of a collective; heartbeats come every min(1 s, timeout / 8)
+  std::chrono::milliseconds timeout{};  // of a collective; heartbeats come every min(0.5 s, timeout / 8)
+  std::shared_ptr<const Neighbours> neighbours = std::make_shared<Neighbours>();
 };
 
 class Monitor {
@@ -42,8 +44,8 @@ class Monitor {
   bool begin_wait(Transfer* transfer);
   void end_wait();
 
-  /// Posts this rank's failure, watches the others for a short while and explains. Bounded by about three
-  /// seconds.
+  /// Posts this rank's failure, watches the others for a short while and explains. Bounded by less than three
+  /// seconds, also where the store hangs.
   std::string diagnose(const Incident& incident);
 
   /// Posts a reason to give up, unless this rank has posted one. Never throws; bounded by two seconds.

@@ -13,12 +13,12 @@ namespace zero::detail {
 namespace {
 
 // Elements summed at a time: all ranks' pieces of it stay in the first-level cache.
-constexpr int64_t kBlock = 1024;
+constexpr int64_t kSumBlock = 1024;
 
 template <typename Sum, typename In>
 void add_block(Sum* sum, const In* in, int64_t count) {
-  if (count == kBlock) {  // a constant trip count, so that every compiler vectorises it
-    for (int64_t i = 0; i < kBlock; ++i) sum[i] += static_cast<Sum>(in[i]);
+  if (count == kSumBlock) {  // a constant trip count, so that every compiler vectorises it
+    for (int64_t i = 0; i < kSumBlock; ++i) sum[i] += static_cast<Sum>(in[i]);
     return;
   }
   for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<Sum>(in[i]);
@@ -36,9 +36,9 @@ std::vector<const In*> rows_of(const Rows& rows) {
 
 template <typename Sum, typename In>
 void sum_range(Sum* out, const std::vector<const In*>& parts, bool accumulate, int64_t begin, int64_t end) {
-  alignas(64) Sum sum[kBlock];
-  for (int64_t at = begin; at < end; at += kBlock) {
-    int64_t count = std::min(kBlock, end - at);
+  alignas(64) Sum sum[kSumBlock];
+  for (int64_t at = begin; at < end; at += kSumBlock) {
+    int64_t count = std::min(kSumBlock, end - at);
     for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<Sum>(parts[0][at + i]);
     for (size_t rank = 1; rank < parts.size(); ++rank) add_block(sum, parts[rank] + at, count);
     if (accumulate) {
@@ -53,7 +53,7 @@ template <typename Sum, typename In>
 void sum_on_cpu(const at::Tensor& out, const Rows& rows, bool accumulate) {
   const auto parts = rows_of<In>(rows);
   Sum* to = out.mutable_data_ptr<Sum>();
-  parallel_over(out, 64 * kBlock,
+  parallel_over(out, 64 * kSumBlock,
                 [&](int64_t begin, int64_t end) { sum_range(to, parts, accumulate, begin, end); });
 }
 
@@ -62,7 +62,7 @@ template <class In>
 void add_rows_on_cpu(const at::Tensor& out, const Rows& rows, bool accumulate) {
   const auto parts = rows_of<In>(rows);
   float* to = out.mutable_data_ptr<float>();
-  parallel_over(out, 64 * kBlock,
+  parallel_over(out, 64 * kSumBlock,
                 [&](int64_t begin, int64_t end) { add_rows(to, parts, begin, end, accumulate); });
 }
 
@@ -98,6 +98,14 @@ Rows data_of(const std::vector<at::Tensor>& tensors) {
 
 void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate) {
   if (out.numel() == 0) return;
+  if (c10::isReducedFloatingType(out.scalar_type())) {
+    at::NoGradGuard no_grad;
+    const at::Tensor sum = at::empty(out.sizes(), out.options().dtype(at::kFloat));
+    ordered_sum(sum, parts, false);
+    if (accumulate) sum.add_(out);
+    out.copy_(sum);
+    return;
+  }
   if (out.is_cpu()) return sum_on_cpu(out, data_of(parts), parts[0].scalar_type(), accumulate);
   at::NoGradGuard no_grad;
   at::Tensor sum = accumulate ? at::empty_like(out) : out;

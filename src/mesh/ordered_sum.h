@@ -10,8 +10,8 @@
 namespace zero::detail {
 
 /// out [n] fp32 or fp64 = parts[0] + parts[1] + ... from left to right, each converted to out's type first;
-/// with `accumulate` that sum is added to out's old value. Parts are 1-D of n elements, fp32, bf16, fp16 or
-/// fp64, and none is `out`.
+/// with `accumulate` that sum is added to out's old value. Out in bf16 or fp16 is that sum in fp32, rounded
+/// once. Parts are 1-D of n elements, fp32, bf16, fp16 or fp64, and none is `out`.
 void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate);
 
 /// The same into several outputs: rows [n] of n elements, of which the outputs take one piece after the

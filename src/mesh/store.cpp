@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <future>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -73,6 +75,32 @@ c10d::TCPStoreOptions client_options(const Rendezvous& rendezvous, std::chrono::
   return options;
 }
 
+// What c10d's store does may block for ever where the other side accepts connections and is silent: it has
+// timeouts for connecting and for waiting, but not for an answer. Nothing where `call` is not over in time;
+// its thread is left behind then, with what it holds.
+template <class Call>
+auto within(std::chrono::milliseconds limit, Call call) -> std::optional<decltype(call())> {
+  std::packaged_task<decltype(call())()> task(std::move(call));
+  auto result = task.get_future();
+  std::thread thread(std::move(task));
+  if (result.wait_for(limit) != std::future_status::ready) {
+    thread.detach();
+    return std::nullopt;
+  }
+  thread.join();
+  return result.get();
+}
+
+// From the timeouts of the store itself, which say more, to ours.
+constexpr std::chrono::milliseconds kSlack{250};
+
+[[noreturn]] void nobody_answered(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
+  fail(ErrorKind::Comm, rank_name(rendezvous),
+       (rendezvous.external_store ? "the launcher's store" : "rank 0") + std::string(" did not answer on ") +
+           endpoint(rendezvous) + " within " + std::to_string(timeout.count()) + " ms",
+       "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT name its host and port");
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& address) {
@@ -87,17 +115,32 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& rendezvous, std::ch
     options.masterListenFd = rendezvous.listen_fd >= 0 ? rendezvous.listen_fd : listen_on(rendezvous);
   }
   try {
-    return c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+    auto store = within(timeout + kSlack,
+                        [address = rendezvous.address, options]() -> c10::intrusive_ptr<c10d::Store> {
+                          return c10::make_intrusive<c10d::TCPStore>(address, options);
+                        });
+    if (store) return *store;
   } catch (const std::exception& e) {
     if (options.isServer)
       fail(ErrorKind::Comm, rank_name(rendezvous),
            "cannot serve the store on " + endpoint(rendezvous) + ": " + one_line(e.what(), 200));
-    fail(ErrorKind::Comm, rank_name(rendezvous),
-         (rendezvous.external_store ? "the launcher's store" : "rank 0") +
-             std::string(" did not answer on ") + endpoint(rendezvous) + " within " +
-             std::to_string(timeout.count()) + " ms",
-         "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT name its host and port");
   }
+  nobody_answered(rendezvous, timeout);
+}
+
+std::string mesh_prefix(c10::intrusive_ptr<c10d::Store> store, const Rendezvous& rendezvous,
+                        std::chrono::milliseconds timeout) {
+  const std::string job = "zero/" + rendezvous.attempt;
+  const std::string joins = job + "/joins/" + std::to_string(rendezvous.rank);
+  try {
+    const auto join =
+        within(timeout + kSlack, [=, store = std::move(store)] { return store->add(joins, 1); });
+    if (join) return job + "/" + std::to_string(*join);
+  } catch (const std::exception& e) {
+    fail(ErrorKind::Comm, rank_name(rendezvous), "the store failed: " + one_line(e.what(), 200),
+         "see what rank 0 printed");
+  }
+  nobody_answered(rendezvous, timeout);
 }
 
 c10::intrusive_ptr<c10d::Store> reopen_store(const Rendezvous& rendezvous,
@@ -128,8 +171,10 @@ std::string outgoing_address(const std::string& address) {
   return text;
 }
 
-std::vector<std::string> meet(c10d::Store& store, const Rendezvous& rendezvous, const std::string& greeting,
-                              std::chrono::milliseconds timeout) {
+namespace {
+
+std::vector<std::string> greet(c10d::Store& store, const Rendezvous& rendezvous, const std::string& greeting,
+                               std::chrono::milliseconds timeout) {
   auto key = [](int rank) { return "arrived/" + std::to_string(rank); };
   std::vector<std::string> keys;
   keys.reserve(static_cast<size_t>(rendezvous.size));
@@ -159,6 +204,20 @@ std::vector<std::string> meet(c10d::Store& store, const Rendezvous& rendezvous, 
               std::to_string(timeout.count()) + " ms",
           "see what they printed, or start them");
   return greetings;
+}
+
+}  // namespace
+
+std::vector<std::string> meet(c10::intrusive_ptr<c10d::Store> store, const Rendezvous& rendezvous,
+                              const std::string& greeting, std::chrono::milliseconds timeout) {
+  // Time to wait, to ask who is missing, and for rank 0 to let the others ask.
+  const auto limit = timeout + std::chrono::seconds(2);
+  auto greetings =
+      within(limit, [=, store = std::move(store)] { return greet(*store, rendezvous, greeting, timeout); });
+  require(greetings.has_value(), ErrorKind::Comm,
+          rank_name(rendezvous) + ", joining at " + endpoint(rendezvous), "the store has stopped answering",
+          "see what rank 0 does");
+  return *std::move(greetings);
 }
 
 }  // namespace zero::detail

@@ -101,6 +101,13 @@ class Transport {
   /// number `rank`, and hosts[r] tells on which host member r is. Blocks.
   virtual std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
                                            const std::vector<int>& hosts, const std::string& name) = 0;
+  /// What Group::memories promises, of members on these hosts: each has its own, unless the transport says
+  /// otherwise.
+  virtual std::vector<int> memories(const std::vector<int>& hosts) const {
+    std::vector<int> numbers(hosts.size());
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
+  }
 };
 
 /// "auto" on CPU is shared memory inside a host and Gloo between hosts. Throws Config for an unknown name,

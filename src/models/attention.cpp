@@ -6,13 +6,10 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <numbers>
 #include <vector>
-
-#include "operators/attention.h"
 
 namespace zero {
 namespace {
@@ -24,37 +21,6 @@ torch::Tensor repeated(const torch::Tensor& x, int64_t heads) {
   return x.unsqueeze(2)
       .expand({x.size(0), x.size(1), each, x.size(2), x.size(3)})
       .reshape({x.size(0), heads, x.size(2), x.size(3)});
-}
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-struct FastAttention : torch::autograd::Function<FastAttention> {
-  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& queries,
-                               const torch::Tensor& keys, const torch::Tensor& values, bool causal,
-                               double scale) {
-    auto [out, log_sums] = detail::fast_attention(queries, keys, values, causal, scale);
-    context->save_for_backward({queries, keys, values, out, log_sums});
-    context->saved_data["causal"] = causal;
-    context->saved_data["scale"] = scale;
-    return out;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const variable_list saved = context->get_saved_variables();
-    auto [of_queries, of_keys, of_values] = detail::fast_attention_backward(
-        gradients[0], saved[0], saved[1], saved[2], saved[3], saved[4],
-        context->saved_data["causal"].toBool(), context->saved_data["scale"].toDouble());
-    return {of_queries, of_keys, of_values, {}, {}};
-  }
-};
-
-torch::Tensor attention(const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values,
-                        const std::optional<torch::Tensor>& mask, double dropout, bool causal) {
-  if (mask || dropout != 0 || !detail::has_fast_attention(queries, keys, values))
-    return torch::scaled_dot_product_attention(queries, keys, values, mask, dropout, causal);
-  return FastAttention::apply(queries, keys, values, causal,
-                              1 / std::sqrt(static_cast<double>(queries.size(3))));
 }
 
 std::vector<float> frequencies(int64_t width, double theta, const RopeScaling& scaling) {
@@ -86,8 +52,9 @@ torch::Tensor causal_attention(const torch::Tensor& queries, const torch::Tensor
   // A single new position sees everything; several need their own triangle behind what was seen.
   if (seen > 0 && count > 1)
     mask = torch::ones({count, seen + count}, queries.options().dtype(torch::kBool)).tril(seen);
-  const auto y = attention(queries, repeated(all_keys, heads), repeated(all_values, heads), mask, dropout,
-                           /*causal=*/seen == 0);
+  const auto y = torch::scaled_dot_product_attention(queries, repeated(all_keys, heads),
+                                                     repeated(all_values, heads), mask, dropout,
+                                                     /*is_causal=*/seen == 0);
   return y.transpose(1, 2).reshape({batch, count, -1});
 }
 

@@ -17,15 +17,13 @@ Gpt2Impl::Gpt2Impl(const Gpt2Shape& shape)
   ln_f_ = register_module("ln_f", layer_norm(shape.width, shape.layer_norm_epsilon));
 }
 
-torch::Tensor Gpt2Impl::hidden(const torch::Tensor& embedded, KeyValueCache* cache) {
+torch::Tensor Gpt2Impl::enter(const torch::Tensor& embedded, int64_t begin) {
   // Positions always follow each other: a slice of the table, broadcast over the batch, instead of a lookup.
-  const int64_t seen = cache ? cache->length() : 0;
-  auto positions = wpe_->weight.slice(/*dim=*/0, seen, seen + embedded.size(1));
-  auto x = torch::dropout(embedded + positions, shape_.dropout, is_training());
-  int64_t layer = 0;
-  for (const auto& block : *h_) x = block->as<Gpt2BlockImpl>()->forward(x, cache, layer++);
-  return ln_f_->forward(x);
+  const auto positions = wpe_->weight.slice(/*dim=*/0, begin, begin + embedded.size(1));
+  return torch::dropout(embedded + positions, shape_.dropout, is_training());
 }
+
+torch::Tensor Gpt2Impl::leave(const torch::Tensor& x) { return ln_f_->forward(x); }
 
 const torch::Tensor& Gpt2Impl::embedding_weight() const { return wte_->weight; }
 const torch::Tensor& Gpt2Impl::head_weight() const { return wte_->weight; }

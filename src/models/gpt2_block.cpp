@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "models/attention.h"
-#include "models/gelu.h"
 
 namespace zero {
 Gpt2LinearImpl::Gpt2LinearImpl(int64_t in, int64_t out, int64_t residual_layers) : LinearLayerImpl(in, out) {
@@ -49,7 +48,7 @@ Gpt2MlpImpl::Gpt2MlpImpl(const Gpt2Shape& shape) {
 }
 
 torch::Tensor Gpt2MlpImpl::forward(const torch::Tensor& x) {
-  return c_proj_->forward(detail::tanh_gelu(c_fc_->forward(x)));
+  return c_proj_->forward(torch::gelu(c_fc_->forward(x), "tanh"));
 }
 
 Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Shape& shape) : dropout_(shape.dropout) {
@@ -59,9 +58,9 @@ Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Shape& shape) : dropout_(shape.dropout) {
   mlp_ = register_module("mlp", Gpt2Mlp(shape));
 }
 
-torch::Tensor Gpt2BlockImpl::forward(torch::Tensor x, KeyValueCache* cache, int64_t layer) {
-  x = x + attn_->forward(ln_1_->forward(x), cache, layer);
-  return x + torch::dropout(mlp_->forward(ln_2_->forward(x)), dropout_, is_training());
+torch::Tensor Gpt2BlockImpl::forward(const torch::Tensor& x, const BlockContext& context, int64_t layer) {
+  const auto y = x + attn_->forward(ln_1_->forward(x), context.cache, layer);
+  return y + torch::dropout(mlp_->forward(ln_2_->forward(y)), dropout_, is_training());
 }
 
 }  // namespace zero

@@ -46,10 +46,10 @@ class Gpt2MlpImpl : public torch::nn::Module {
 TORCH_MODULE(Gpt2Mlp);
 
 /// x + attention(norm(x)), then the same with the MLP.
-class Gpt2BlockImpl : public torch::nn::Module {
+class Gpt2BlockImpl : public TransformerBlock {
  public:
   explicit Gpt2BlockImpl(const Gpt2Shape& shape);
-  torch::Tensor forward(torch::Tensor x, KeyValueCache* cache, int64_t layer);
+  torch::Tensor forward(const torch::Tensor& x, const BlockContext& context, int64_t layer) override;
 
  private:
   double dropout_;

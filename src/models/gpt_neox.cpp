@@ -4,7 +4,6 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include "models/attention.h"
-#include "models/gelu.h"
 #include "models/layers.h"
 
 namespace zero {
@@ -17,15 +16,15 @@ class NeoxAttentionImpl : public torch::nn::Module {
     dense_ = register_module("dense", Linear(s.width, s.width, true));
   }
 
-  torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation, KeyValueCache* cache,
-                        int64_t layer) {
+  torch::Tensor forward(const torch::Tensor& x, const BlockContext& context, int64_t layer) {
+    const Rotation& rotation = *context.rotation;
     // The rows of a head's query, key and value lie beside each other.
     const auto qkv = query_key_value_->forward(x)
                          .view({x.size(0), x.size(1), heads_, 3 * head_width_})
                          .transpose(1, 2)
                          .split(head_width_, /*dim=*/3);
     const auto queries = rotation.apply(qkv[0]), keys = rotation.apply(qkv[1]);
-    return dense_->forward(causal_attention(queries, keys, qkv[2], /*dropout=*/0, cache, layer));
+    return dense_->forward(causal_attention(queries, keys, qkv[2], /*dropout=*/0, context.cache, layer));
   }
 
  private:
@@ -42,7 +41,7 @@ class NeoxMlpImpl : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& x) {
     const auto inner = dense_h_to_4h_->forward(x);
-    return dense_4h_to_h_->forward(tanh_gelu_ ? detail::tanh_gelu(inner) : torch::gelu(inner));
+    return dense_4h_to_h_->forward(torch::gelu(inner, tanh_gelu_ ? "tanh" : "none"));
   }
 
  private:
@@ -50,7 +49,7 @@ class NeoxMlpImpl : public torch::nn::Module {
   Linear dense_h_to_4h_{nullptr}, dense_4h_to_h_{nullptr};
 };
 
-class NeoxBlockImpl : public torch::nn::Module {
+class NeoxBlockImpl : public TransformerBlock {
  public:
   explicit NeoxBlockImpl(const GptNeoxShape& s) : parallel_(s.parallel_residual) {
     input_layernorm_ = register_module("input_layernorm", layer_norm(s.width, s.norm_epsilon));
@@ -60,9 +59,8 @@ class NeoxBlockImpl : public torch::nn::Module {
     mlp_ = register_module("mlp", std::make_shared<NeoxMlpImpl>(s));
   }
 
-  torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation, KeyValueCache* cache,
-                        int64_t layer) {
-    const auto attended = attention_->forward(input_layernorm_->forward(x), rotation, cache, layer);
+  torch::Tensor forward(const torch::Tensor& x, const BlockContext& context, int64_t layer) override {
+    const auto attended = attention_->forward(input_layernorm_->forward(x), context, layer);
     if (parallel_) return mlp_->forward(post_attention_layernorm_->forward(x)) + attended + x;
     const auto y = attended + x;
     return mlp_->forward(post_attention_layernorm_->forward(y)) + y;
@@ -82,22 +80,14 @@ class GptNeoxBodyImpl : public torch::nn::Module {
  public:
   explicit GptNeoxBodyImpl(const GptNeoxShape& s) {
     embed_in = register_module("embed_in", Table(s.vocab_size, s.width));
-    layers_ = register_module("layers", torch::nn::ModuleList());
-    for (int64_t i = 0; i < s.layers; i++) layers_->push_back(std::make_shared<NeoxBlockImpl>(s));
-    final_layer_norm_ = register_module("final_layer_norm", layer_norm(s.width, s.norm_epsilon));
-  }
-
-  torch::Tensor forward(torch::Tensor x, const Rotation& rotation, KeyValueCache* cache) {
-    int64_t layer = 0;
-    for (const auto& block : *layers_) x = block->as<NeoxBlockImpl>()->forward(x, rotation, cache, layer++);
-    return final_layer_norm_->forward(x);
+    layers = register_module("layers", torch::nn::ModuleList());
+    for (int64_t i = 0; i < s.layers; i++) layers->push_back(std::make_shared<NeoxBlockImpl>(s));
+    final_layer_norm = register_module("final_layer_norm", layer_norm(s.width, s.norm_epsilon));
   }
 
   Table embed_in{nullptr};
-
- private:
-  torch::nn::ModuleList layers_;
-  torch::nn::LayerNorm final_layer_norm_{nullptr};
+  torch::nn::ModuleList layers;
+  torch::nn::LayerNorm final_layer_norm{nullptr};
 };
 
 GptNeoxImpl::GptNeoxImpl(const GptNeoxShape& shape)
@@ -108,11 +98,13 @@ GptNeoxImpl::GptNeoxImpl(const GptNeoxShape& shape)
     embed_out_ = register_module("embed_out", std::make_shared<TableImpl>(shape.vocab_size, shape.width));
 }
 
-torch::Tensor GptNeoxImpl::hidden(const torch::Tensor& embedded, KeyValueCache* cache) {
-  const Rotation rotation(shape_.rotary_width(), shape_.rope_theta, /*scaling=*/{},
-                          cache ? cache->length() : 0, embedded.size(1), embedded);
-  return gpt_neox_->forward(embedded, rotation, cache);
+std::shared_ptr<const Rotation> GptNeoxImpl::rotation(const torch::Tensor& x, int64_t begin) {
+  return std::make_shared<const Rotation>(shape_.rotary_width(), shape_.rope_theta, RopeScaling{}, begin,
+                                          x.size(1), x);
 }
+
+torch::nn::ModuleListImpl& GptNeoxImpl::blocks() { return *gpt_neox_->layers; }
+torch::Tensor GptNeoxImpl::leave(const torch::Tensor& x) { return gpt_neox_->final_layer_norm->forward(x); }
 
 const torch::Tensor& GptNeoxImpl::embedding_weight() const { return gpt_neox_->embed_in->weight; }
 const torch::Tensor& GptNeoxImpl::head_weight() const {

@@ -7,12 +7,13 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/nll_loss.h>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
 
 #include "base/glob.h"
+#include "models/head_loss.h"
 #include "models/layers.h"
-#include "models/tied_head.h"
 #include "zero/error.h"
 #include "zero/gpt2.h"
 #include "zero/gpt_neox.h"
@@ -52,35 +53,59 @@ LanguageModel::LanguageModel(std::string name, int64_t vocab_size, int64_t conte
     : name_(std::move(name)), vocab_size_(vocab_size), context_length_(context_length) {}
 
 torch::Tensor LanguageModel::forward(const torch::Tensor& tokens) {
-  check_tokens(tokens, 0);
-  return torch::linear(hidden(torch::embedding(embedding_weight(), tokens), nullptr), head_weight());
+  return last_part(run_blocks(first_part(tokens), 0, block_count()));
 }
 
 torch::Tensor LanguageModel::forward(const torch::Tensor& tokens, KeyValueCache& cache) {
   require(!at::GradMode::is_enabled(), ErrorKind::Usage, name_ + " tokens",
           "a key-value cache carries no gradients", "call it under torch::NoGradGuard");
-  check_tokens(tokens, cache.length());
-  const torch::Tensor last = hidden(torch::embedding(embedding_weight(), tokens), &cache);
+  const torch::Tensor last = run_blocks(first_part(tokens, cache.length()), 0, block_count(), &cache);
   cache.advance(tokens.size(1));
-  return torch::linear(last, head_weight());
+  return last_part(last);
 }
 
 torch::Tensor LanguageModel::loss(const torch::Tensor& tokens, const torch::Tensor& targets) {
   require_ids(targets, "targets");
   require(tokens.defined() && tokens.sizes() == targets.sizes(), ErrorKind::Usage, name_ + " targets",
           "expected the shape of the tokens, got " + sizes_of(targets));
-  const torch::Tensor& weight = head_weight();
-  if (weight.is_same(embedding_weight()) && detail::TiedHead::fits(weight)) {
-    check_tokens(tokens, 0);
+  return last_part_loss(run_blocks(first_part(tokens), 0, block_count()), targets);
+}
+
+torch::Tensor LanguageModel::first_part(const torch::Tensor& tokens, int64_t begin) {
+  check_tokens(tokens, begin);
+  return enter(torch::embedding(embedding_weight(), tokens), begin);
+}
+
+torch::Tensor LanguageModel::run_blocks(torch::Tensor x, int64_t first, int64_t last, KeyValueCache* cache) {
+  require(0 <= first && first <= last && last <= block_count(), ErrorKind::Usage, name_ + " blocks",
+          "there are no blocks " + std::to_string(first) + " to " + std::to_string(last) + " of " +
+              std::to_string(block_count()));
+  const BlockContext context{.cache = cache, .rotation = rotation(x, cache ? cache->length() : 0)};
+  for (int64_t layer = first; layer < last; ++layer) x = apply_block(x, context, layer);
+  return x;
+}
+
+// The only place that runs a block.
+torch::Tensor LanguageModel::apply_block(const torch::Tensor& x, const BlockContext& context, int64_t layer) {
+  return blocks()[static_cast<size_t>(layer)]->as<TransformerBlock>()->forward(x, context, layer);
+}
+
+torch::Tensor LanguageModel::last_part(const torch::Tensor& x) {
+  return torch::linear(leave(x), head_weight());
+}
+
+torch::Tensor LanguageModel::last_part_loss(const torch::Tensor& x, const torch::Tensor& targets) {
+  require_ids(targets, "targets");
+  if (x.is_cpu()) {
     require_targets(targets);
-    const detail::TiedHead head(weight);
-    return head.loss(hidden(head.embed(tokens), nullptr).reshape({-1, weight.size(1)}),
-                     targets.reshape({-1}));
+    return detail::head_loss(leave(x).flatten(0, 1), head_weight(), targets.reshape({-1}));
   }
-  auto logits = forward(tokens).view({-1, vocab_size_});
+  const auto logits = last_part(x).view({-1, vocab_size_});
   const auto dtype = logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   return torch::nll_loss(torch::log_softmax(logits, /*dim=*/1, dtype), targets.reshape({-1}));
 }
+
+int64_t LanguageModel::block_count() { return static_cast<int64_t>(blocks().size()); }
 
 void LanguageModel::require_ids(const torch::Tensor& t, const char* what) const {
   const std::string place = name_ + " " + what;
@@ -122,6 +147,13 @@ std::shared_ptr<LanguageModel> make_language_model(const ModelShape& shape) {
   if (const auto* gpt2 = std::get_if<Gpt2Shape>(&shape)) return std::make_shared<Gpt2Impl>(*gpt2);
   if (const auto* llama = std::get_if<LlamaShape>(&shape)) return std::make_shared<LlamaImpl>(*llama);
   return std::make_shared<GptNeoxImpl>(std::get<GptNeoxShape>(shape));
+}
+
+std::vector<std::string> linear_layer_names(const torch::nn::Module& model) {
+  std::vector<std::string> names;
+  for (const auto& item : model.named_modules("", /*include_self=*/false))
+    if (dynamic_cast<const LinearLayerImpl*>(item.value().get())) names.push_back(item.key());
+  return names;
 }
 
 int add_adapters(torch::nn::Module& model, const LoraConfig& lora) {

@@ -19,15 +19,15 @@ class LlamaAttentionImpl : public torch::nn::Module {
     o_proj_ = register_module("o_proj", Linear(queries, s.width, false));
   }
 
-  torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation, KeyValueCache* cache,
-                        int64_t layer) {
+  torch::Tensor forward(const torch::Tensor& x, const BlockContext& context, int64_t layer) {
+    const Rotation& rotation = *context.rotation;
     const auto as_heads = [&](const torch::Tensor& t) {  // -> [batch, heads, sequence, head_width], a view
       return t.view({t.size(0), t.size(1), -1, head_width_}).transpose(1, 2);
     };
     const auto queries = rotation.apply(as_heads(q_proj_->forward(x)));
     const auto keys = rotation.apply(as_heads(k_proj_->forward(x)));
     const auto values = as_heads(v_proj_->forward(x));
-    return o_proj_->forward(causal_attention(queries, keys, values, /*dropout=*/0, cache, layer));
+    return o_proj_->forward(causal_attention(queries, keys, values, /*dropout=*/0, context.cache, layer));
   }
 
  private:
@@ -51,7 +51,7 @@ class LlamaMlpImpl : public torch::nn::Module {
   Linear gate_proj_{nullptr}, up_proj_{nullptr}, down_proj_{nullptr};
 };
 
-class LlamaBlockImpl : public torch::nn::Module {
+class LlamaBlockImpl : public TransformerBlock {
  public:
   explicit LlamaBlockImpl(const LlamaShape& s) {
     self_attn_ = register_module("self_attn", std::make_shared<LlamaAttentionImpl>(s));
@@ -60,9 +60,9 @@ class LlamaBlockImpl : public torch::nn::Module {
     post_attention_layernorm_ = register_module("post_attention_layernorm", RmsNorm(s.width, s.norm_epsilon));
   }
 
-  torch::Tensor forward(torch::Tensor x, const Rotation& rotation, KeyValueCache* cache, int64_t layer) {
-    x = x + self_attn_->forward(input_layernorm_->forward(x), rotation, cache, layer);
-    return x + mlp_->forward(post_attention_layernorm_->forward(x));
+  torch::Tensor forward(const torch::Tensor& x, const BlockContext& context, int64_t layer) override {
+    const auto y = x + self_attn_->forward(input_layernorm_->forward(x), context, layer);
+    return y + mlp_->forward(post_attention_layernorm_->forward(y));
   }
 
  private:
@@ -78,22 +78,14 @@ class LlamaBodyImpl : public torch::nn::Module {
  public:
   explicit LlamaBodyImpl(const LlamaShape& s) {
     embed_tokens = register_module("embed_tokens", Table(s.vocab_size, s.width));
-    layers_ = register_module("layers", torch::nn::ModuleList());
-    for (int64_t i = 0; i < s.layers; i++) layers_->push_back(std::make_shared<LlamaBlockImpl>(s));
-    norm_ = register_module("norm", RmsNorm(s.width, s.norm_epsilon));
-  }
-
-  torch::Tensor forward(torch::Tensor x, const Rotation& rotation, KeyValueCache* cache) {
-    int64_t layer = 0;
-    for (const auto& block : *layers_) x = block->as<LlamaBlockImpl>()->forward(x, rotation, cache, layer++);
-    return norm_->forward(x);
+    layers = register_module("layers", torch::nn::ModuleList());
+    for (int64_t i = 0; i < s.layers; i++) layers->push_back(std::make_shared<LlamaBlockImpl>(s));
+    norm = register_module("norm", RmsNorm(s.width, s.norm_epsilon));
   }
 
   Table embed_tokens{nullptr};
-
- private:
-  torch::nn::ModuleList layers_;
-  RmsNorm norm_{nullptr};
+  torch::nn::ModuleList layers;
+  RmsNorm norm{nullptr};
 };
 
 LlamaImpl::LlamaImpl(const LlamaShape& shape)
@@ -104,11 +96,13 @@ LlamaImpl::LlamaImpl(const LlamaShape& shape)
     lm_head_ = register_module("lm_head", std::make_shared<TableImpl>(shape.vocab_size, shape.width));
 }
 
-torch::Tensor LlamaImpl::hidden(const torch::Tensor& embedded, KeyValueCache* cache) {
-  const Rotation rotation(shape_.head_width, shape_.rope_theta, shape_.rope_scaling,
-                          cache ? cache->length() : 0, embedded.size(1), embedded);
-  return model_->forward(embedded, rotation, cache);
+std::shared_ptr<const Rotation> LlamaImpl::rotation(const torch::Tensor& x, int64_t begin) {
+  return std::make_shared<const Rotation>(shape_.head_width, shape_.rope_theta, shape_.rope_scaling, begin,
+                                          x.size(1), x);
 }
+
+torch::nn::ModuleListImpl& LlamaImpl::blocks() { return *model_->layers; }
+torch::Tensor LlamaImpl::leave(const torch::Tensor& x) { return model_->norm->forward(x); }
 
 const torch::Tensor& LlamaImpl::embedding_weight() const { return model_->embed_tokens->weight; }
 const torch::Tensor& LlamaImpl::head_weight() const {

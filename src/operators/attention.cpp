@@ -14,7 +14,8 @@ constexpr int64_t kWidest = 512;
 constexpr int64_t kFewestQueries = 16;  // of fewer, preparing the keys would be most of the work
 
 bool fits(const at::Tensor& x, at::ScalarType dtype) {
-  return x.is_cpu() && x.dim() == 4 && x.scalar_type() == dtype && x.numel() > 0 && x.stride(3) == 1;
+  return x.layout() == at::kStrided && x.is_cpu() && x.dim() == 4 && x.scalar_type() == dtype &&
+         x.numel() > 0 && x.stride(3) == 1;
 }
 
 /// The matrix of a head, numbered over the batch.

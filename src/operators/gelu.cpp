@@ -27,7 +27,7 @@ T* values(const at::Tensor& tensor, int64_t begin) {
 }  // namespace
 
 bool has_fast_gelu(const at::Tensor& x) {
-  return x.is_cpu() && x.is_contiguous() && x.numel() > 0 &&
+  return x.layout() == at::kStrided && x.is_cpu() && x.is_contiguous() && x.numel() > 0 &&
          (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 

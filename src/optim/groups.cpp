@@ -2,9 +2,9 @@
 #include <string>
 
 #include "base/glob.h"
-#include "optim/check.h"
+#include "optim/shard_optimizer.h"
+#include "rules/check.h"
 #include "zero/error.h"
-#include "zero/optimizer.h"
 
 namespace zero {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "optim/check.h"
+#include "rules/check.h"
 
 namespace zero::deepspeed {
 namespace {

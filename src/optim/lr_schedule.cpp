@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "optim/check.h"
 #include "optim/lr_deepspeed.h"
+#include "rules/check.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -41,7 +41,7 @@ double lr(const CosineLr& spec, int64_t step, double base_lr) {
 
 constexpr std::string_view kPlace = "learning-rate schedule";
 
-void validate(const ConstantLr& spec) {
+void validate_schedule(const ConstantLr& spec) {
   check(spec.warmup_steps >= 0, kPlace, "warmup_steps", spec.warmup_steps, ">= 0");
 }
 
@@ -52,22 +52,22 @@ void validate_decay(const Spec& spec) {
         "more than warmup_steps");
   check(spec.min_ratio >= 0 && spec.min_ratio <= 1, kPlace, "min_ratio", spec.min_ratio, "0 to 1");
 }
-void validate(const LinearLr& spec) { validate_decay(spec); }
-void validate(const CosineLr& spec) { validate_decay(spec); }
+void validate_schedule(const LinearLr& spec) { validate_decay(spec); }
+void validate_schedule(const CosineLr& spec) { validate_decay(spec); }
 
 template <class Spec>
 double lr(const Spec& spec, int64_t step, double base_lr) {
   return deepspeed::lr(spec, step, base_lr);
 }
 template <class Spec>
-void validate(const Spec& spec) {
+void validate_schedule(const Spec& spec) {
   deepspeed::validate(spec);
 }
 
 }  // namespace
 
 LrSchedule::LrSchedule(LrScheduleSpec spec) : spec_(spec) {
-  std::visit([](const auto& one) { validate(one); }, spec_);
+  std::visit([](const auto& one) { validate_schedule(one); }, spec_);
 }
 
 double LrSchedule::lr_at(int64_t step, double base_lr) const {

@@ -1,4 +1,6 @@
 // The one door to all optimizers: checks everything, then chooses.
+#include <algorithm>
+
 #include "optim/rule_optimizer.h"
 #include "optim/shards.h"
 #include "optim/split_master.h"
@@ -16,12 +18,14 @@ void check_groups_of(const OptimizerShard& shard, size_t groups) {
   }
 }
 
-std::unique_ptr<ShardOptimizer> make_rule_optimizer(RuleSpec spec, std::vector<ParameterGroup> groups,
-                                                    std::vector<OptimizerShard> shards, int parameters) {
-  bool on_cpu = true;
-  for (const auto& shard : shards) on_cpu = on_cpu && shard.master.is_cpu();
-  const Execution execution = on_cpu ? Execution::kernels : Execution::operators;
-  return std::make_unique<RuleOptimizer>(spec, std::move(groups), std::move(shards), parameters, execution);
+bool all_on_cpu(StateStore& states, const std::vector<OptimizerShard>& shards) {
+  return std::all_of(shards.begin(), shards.end(), [&](const OptimizerShard& shard) {
+    return states.lend(shard.unit, {kMasterState}, StateStore::Use::Read)[kMasterState].is_cpu();
+  });
+}
+
+bool is_split(StateStore& states, const OptimizerShard& shard) {
+  return is_remainder(states.lend(shard.unit, {kMasterState}, StateStore::Use::Read)[kMasterState]);
 }
 
 }  // namespace
@@ -29,31 +33,26 @@ std::unique_ptr<ShardOptimizer> make_rule_optimizer(RuleSpec spec, std::vector<P
 bool split_masters_work(const OptimizerSpec& spec) { return !std::holds_alternative<TorchOptimizer>(spec); }
 
 std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
-                                                     std::vector<ParameterGroup> groups,
+                                                     std::vector<ParameterGroup> groups, StateStore& states,
                                                      std::vector<OptimizerShard> shards, int parameters) {
   validate(spec);
   validate(groups);
   require(parameters >= 0, ErrorKind::Usage, "make_shard_optimizer",
           "parameters is " + std::to_string(parameters) + ", expected >= 0");
   for (size_t i = 0; i < shards.size(); ++i) {
-    check_shard(shards[i], i, parameters);
+    check_shard(states, shards[i], i, parameters);
     check_groups_of(shards[i], groups.size());
-    require(split_masters_work(spec) || !is_remainder(shards[i].master), ErrorKind::Unsupported,
+    require(split_masters_work(spec) || !is_split(states, shards[i]), ErrorKind::Unsupported,
             "optimizer shard " + std::to_string(i), "a torch optimizer cannot update a split master",
             "give it fp32 masters");
   }
-  if (const auto* torch = std::get_if<TorchOptimizer>(&spec)) {
-    return std::make_unique<TorchShardOptimizer>(*torch, std::move(groups), std::move(shards), parameters);
+  if (const auto rule = rule_of(spec)) {
+    const Execution execution = all_on_cpu(states, shards) ? Execution::kernels : Execution::operators;
+    return std::make_unique<RuleOptimizer>(*rule, std::move(groups), states, std::move(shards), parameters,
+                                           execution);
   }
-  return std::visit(
-      [&](const auto& rule) -> std::unique_ptr<ShardOptimizer> {
-        if constexpr (std::is_same_v<std::decay_t<decltype(rule)>, TorchOptimizer>) {
-          fail(ErrorKind::Internal, "make_shard_optimizer", "unreachable");
-        } else {
-          return make_rule_optimizer(rule, std::move(groups), std::move(shards), parameters);
-        }
-      },
-      spec);
+  return std::make_unique<TorchShardOptimizer>(std::get<TorchOptimizer>(spec), std::move(groups), states,
+                                               std::move(shards), parameters);
 }
 
 }  // namespace zero

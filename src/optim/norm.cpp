@@ -1,19 +1,18 @@
 // The global gradient norm and what clipping makes of it.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
 #include "compute/parallel.h"
-#include "optim/check.h"
-#include "optim/shards.h"
+#include "optim/rule_memory.h"
+#include "rules/check.h"
 #include "zero/error.h"
-#include "zero/optimizer.h"
 
 namespace zero {
 namespace {
 
-// Elements of one partial sum: fixed, so that the order of additions never depends on threads.
-constexpr int64_t kBlock = 1 << 15;
+constexpr int64_t kBlock = kSumBlockNumel;
 
 double cpu_sum_of_squares(const at::Tensor& gradient, int64_t begin, int64_t end) {
   const auto type = element_of(gradient.scalar_type());
@@ -54,21 +53,25 @@ ClipResult clip_result(double squared_norm, double max_norm) {
   return result;
 }
 
-double squared_norm(std::span<const OptimizerShard> shards, double scale, std::span<const char> used) {
+double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, double scale,
+                    std::span<const char> used) {
   require(std::isfinite(scale), ErrorKind::Usage, "squared_norm",
           "scale is " + to_text(scale) + ", expected finite");
   at::NoGradGuard no_grad;
   double sum = 0;
+  std::vector<StateStore::Lease> leases;  // until all is added up
   std::vector<at::Tensor> on_device;
   for (size_t s = 0; s < shards.size(); ++s) {
-    check_shard(shards[s], s, static_cast<int>(used.size()));
-    const at::Tensor& gradient = shards[s].gradient;
+    check_shard(states, shards[s], s, static_cast<int>(used.size()));
+    leases.push_back(states.lend(shards[s].unit, {kGradientState}, StateStore::Use::Read));
+    const at::Tensor& gradient = leases.back()[kGradientState];
     for (const auto& segment : shards[s].segments) {
-      if (!used[segment.parameter] || segment.numel() == 0) continue;
+      const int64_t counted = segment.counted_end - segment.counted_begin;
+      if (!used[segment.parameter] || counted == 0) continue;
       if (gradient.is_cpu()) {
-        sum += cpu_sum_of_squares(gradient, segment.begin, segment.end);
+        sum += cpu_sum_of_squares(gradient, segment.counted_begin, segment.counted_end);
       } else {
-        on_device.push_back(gradient.narrow(0, segment.begin, segment.numel()));
+        on_device.push_back(gradient.narrow(0, segment.counted_begin, counted));
       }
     }
   }

@@ -1,44 +1,53 @@
 #include "optim/rule_optimizer.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
-#include "compute/parallel.h"
-#include "compute/zeros.h"
-#include "optim/shards.h"
-#include "optim/split_master.h"
+#include <algorithm>
+
+#include "optim/kernel_passes.h"
+#include "optim/tensor_passes.h"
 #include "zero/error.h"
 
 namespace zero {
-namespace {
 
-// Elements a thread takes at least: below this, waking it costs more than it saves.
-constexpr int64_t kGrain = 1 << 15;
-
-}  // namespace
-
-RuleOptimizer::RuleOptimizer(RuleSpec spec, std::vector<ParameterGroup> groups,
+RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> groups, StateStore& states,
                              std::vector<OptimizerShard> shards, int parameters, Execution execution)
-    : spec_(spec),
+    : rule_(rule),
       groups_(std::move(groups)),
-      names_(state_names(spec)),
-      steps_(static_cast<size_t>(parameters), 0),
+      names_(rule_state_names(rule_)),
+      states_(states),
+      shards_(std::move(shards)),
+      steps_(parameters, 0),
       execution_(execution) {
-  for (auto& given : shards) {
-    Shard shard;
-    for (size_t i = 0; i < names_.size(); ++i)
-      shard.state.push_back(detail::zeros(given.master.numel(), given.master.options().dtype(at::kFloat)));
-    shard.copies = !keeps_no_copy(given);
-    shard.given = std::move(given);
-    shards_.push_back(std::move(shard));
+  for (const OptimizerShard& shard : shards_) {
+    auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Read);
+    const int64_t numel = lease[kMasterState].numel();
+    const at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
+    for (const std::string_view name : names_) states_.create(shard.unit, name, numel, options, shard.tier);
   }
 }
 
-Rates RuleOptimizer::rates_of(const ShardSegment& segment, const StepInput& input) const {
-  Rates rates{.lr = input.lr,
-              .weight_decay = weight_decay_of(spec_),
-              .gradient_scale = input.gradient_scale,
-              .step = steps_[segment.parameter] + 1,
-              .betas = input.betas};
+RuleMemory RuleOptimizer::borrow(const OptimizerShard& shard) const {
+  std::vector<std::string_view> kinds{kMasterState, kGradientState, kParameterState};
+  kinds.insert(kinds.end(), names_.begin(), names_.end());
+  RuleMemory memory{.lease = states_.lend(shard.unit, kinds, StateStore::Use::Write),
+                    .master = {},
+                    .gradient = {},
+                    .parameter = {},
+                    .states = {}};
+  memory.master = memory.lease[kMasterState];
+  memory.gradient = memory.lease[kGradientState];
+  if (!keeps_no_copy(memory.lease)) memory.parameter = memory.lease[kParameterState];
+  for (const std::string_view name : names_) memory.states.push_back(memory.lease[name]);
+  return memory;
+}
+
+kernels::Rates RuleOptimizer::rates_of(const ShardSegment& segment, const StepInput& input) const {
+  kernels::Rates rates{.lr = input.lr,
+                       .weight_decay = std::visit([](const auto& one) { return one.weight_decay; }, rule_),
+                       .gradient_scale = input.gradient_scale,
+                       .step = steps_[segment.parameter] + 1,
+                       .betas = input.betas};
   if (segment.group == 0) return rates;
   const ParameterGroup& group = groups_[segment.group - 1];
   rates.lr = group.lr.value_or(input.lr * group.lr_scale);
@@ -46,74 +55,77 @@ Rates RuleOptimizer::rates_of(const ShardSegment& segment, const StepInput& inpu
   return rates;
 }
 
+template <class Use>
+void RuleOptimizer::for_each_used(const StepInput& input, Use use) const {
+  for (const OptimizerShard& shard : shards_) {
+    const auto counts = [&](const ShardSegment& segment) {
+      return input.used[segment.parameter] && segment.numel() > 0;
+    };
+    if (std::none_of(shard.segments.begin(), shard.segments.end(), counts)) continue;
+    const RuleMemory memory = borrow(shard);
+    for (const ShardSegment& segment : shard.segments)
+      if (counts(segment)) use(memory, segment);
+  }
+}
+
 void RuleOptimizer::step(const StepInput& input) {
   check_step(input, steps_.size());
-  require(!input.betas || has_betas(spec_), ErrorKind::Unsupported, "ShardOptimizer::step",
-          "SGD has no betas for the schedule to move", "set cycle_momentum to false");
+  require(!input.betas || hyperparameter(rule_, "betas"), ErrorKind::Unsupported, "ShardOptimizer::step",
+          std::string(rule_name(rule_)) + " has no betas for the schedule to move",
+          "set cycle_momentum to false");
   at::NoGradGuard no_grad;
-  for (const auto& shard : shards_) {
-    for (const auto& segment : shard.given.segments) {
-      if (!input.used[segment.parameter] || segment.numel() == 0) continue;
-      const Scalars scalars = scalars_of(spec_, rates_of(segment, input));
-      if (execution_ == Execution::kernels) {
-        update_by_kernels(shard, segment, scalars);
-      } else {
-        update_by_operators(shard, segment, scalars);
-      }
-    }
-  }
+  std::visit([&](const auto& rule) { run(rule, input); }, rule_);
   for (size_t i = 0; i < steps_.size(); ++i) steps_[i] += input.used[i] ? 1 : 0;
 }
 
-void RuleOptimizer::update_by_kernels(const Shard& shard, const ShardSegment& segment,
-                                      const Scalars& scalars) const {
-  kernels::Buffers buffers;
-  if (is_remainder(shard.given.master)) {
-    buffers.remainder = shard.given.master.mutable_data_ptr<kernels::Remainder>();
-  } else {
-    buffers.master = shard.given.master.mutable_data_ptr<float>();
-  }
-  buffers.gradient = shard.given.gradient.const_data_ptr();
-  buffers.gradient_type = element_of(shard.given.gradient.scalar_type());
-  if (shard.copies) {
-    buffers.parameter = shard.given.parameter.mutable_data_ptr();
-    buffers.parameter_type = element_of(shard.given.parameter.scalar_type());
-  }
-  if (!shard.state.empty()) buffers.first = shard.state[0].mutable_data_ptr<float>();
-  if (shard.state.size() > 1) buffers.second = shard.state[1].mutable_data_ptr<float>();
-  const kernels::KernelSet& set = kernels::best_kernels();
-  parallel_over(piece(shard.given.master, segment), kGrain, [&](int64_t begin, int64_t end) {
-    update(set, kernels::advance(buffers, segment.begin + begin), scalars, end - begin);
+template <class Rule>
+void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
+  using Arithmetic = kernels::Arithmetic<Rule>;
+  std::vector<double> sums;
+  if constexpr (Arithmetic::kSums > 0) sums = sums_of(rule, input);
+  for_each_used(input, [&](const RuleMemory& memory, const ShardSegment& segment) {
+    auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
+    if constexpr (Arithmetic::kSums > 0)
+      scalars = Arithmetic::with_sums(scalars, &sums[segment.parameter * Arithmetic::kSums]);
+    if (execution_ == Execution::kernels)
+      kernel_passes::update<Rule>(memory, segment, scalars);
+    else
+      tensor_passes::update<Rule>(memory, segment, scalars);
   });
 }
 
-void RuleOptimizer::update_by_operators(const Shard& shard, const ShardSegment& segment,
-                                        const Scalars& scalars) const {
-  Piece tensors;
-  tensors.master = piece(shard.given.master, segment);
-  tensors.gradient = piece(shard.given.gradient, segment);
-  if (shard.copies) tensors.parameter = piece(shard.given.parameter, segment);
-  if (!shard.state.empty()) tensors.first = piece(shard.state[0], segment);
-  if (shard.state.size() > 1) tensors.second = piece(shard.state[1], segment);
-  update(tensors, scalars);
+template <class Rule>
+std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& input) const {
+  using Arithmetic = kernels::Arithmetic<Rule>;
+  std::vector<double> sums(steps_.size() * Arithmetic::kSums);
+  for_each_used(input, [&](const RuleMemory& memory, const ShardSegment& segment) {
+    const auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
+    const auto over = [&](int64_t begin, int64_t end, double* into) {
+      if (begin == end) return;
+      if (execution_ == Execution::kernels)
+        kernel_passes::direction<Rule>(memory, begin, end, scalars, into);
+      else
+        tensor_passes::direction<Rule>(memory, begin, end, scalars, into);
+    };
+    double elsewhere[Arithmetic::kSums] = {};  // what another rank counts
+    over(segment.begin, segment.counted_begin, elsewhere);
+    over(segment.counted_begin, segment.counted_end, &sums[segment.parameter * Arithmetic::kSums]);
+    over(segment.counted_end, segment.end, elsewhere);
+  });
+  if (input.sum_over_ranks) input.sum_over_ranks(sums);
+  return sums;
 }
 
-std::vector<OptimizerState> RuleOptimizer::state() {
-  std::vector<OptimizerState> all;
-  for (size_t s = 0; s < shards_.size(); ++s) {
-    for (size_t i = 0; i < names_.size(); ++i)
-      all.push_back({names_[i], static_cast<int>(s), shards_[s].state[i]});
-  }
-  return all;
-}
+std::vector<std::string> RuleOptimizer::state_names() const { return {names_.begin(), names_.end()}; }
 
 void RuleOptimizer::set_parameter_steps(std::span<const int64_t> steps) {
   check_steps(steps, steps_.size());
   steps_.assign(steps.begin(), steps.end());
-  for (const auto& shard : shards_) {
-    for (const auto& segment : shard.given.segments) {
+  for (const OptimizerShard& shard : shards_) {
+    const auto lease = states_.lend(shard.unit, names_, StateStore::Use::Write);
+    for (const ShardSegment& segment : shard.segments) {
       if (steps_[segment.parameter] > 0) continue;
-      for (const auto& state : shard.state) piece(state, segment).zero_();
+      for (const std::string_view name : names_) piece(lease[name], segment).zero_();
     }
   }
 }

@@ -1,8 +1,9 @@
 #pragma once
 // ShardOptimizer over our own update rules.
 
-#include "optim/rules.h"
-#include "zero/optimizer.h"
+#include "optim/kernels/rules.h"
+#include "optim/rule_memory.h"
+#include "optim/shard_optimizer.h"
 
 namespace zero {
 
@@ -12,29 +13,31 @@ enum class Execution : uint8_t { kernels, operators };
 class RuleOptimizer : public ShardOptimizer {
  public:
   /// Arguments as make_shard_optimizer's, already checked.
-  RuleOptimizer(RuleSpec spec, std::vector<ParameterGroup> groups, std::vector<OptimizerShard> shards,
-                int parameters, Execution execution);
+  RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> groups, StateStore& states,
+                std::vector<OptimizerShard> shards, int parameters, Execution execution);
 
   void step(const StepInput& input) override;
-  std::vector<OptimizerState> state() override;
+  std::vector<std::string> state_names() const override;
   std::vector<int64_t> parameter_steps() const override { return steps_; }
   void set_parameter_steps(std::span<const int64_t> steps) override;
 
  private:
-  struct Shard {
-    OptimizerShard given;
-    std::vector<at::Tensor> state;  // [shard_numel] fp32 each, in the order of names_
-    bool copies = false;            // given.parameter is other memory than the master
-  };
+  RuleMemory borrow(const OptimizerShard& shard) const;
+  kernels::Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
+  /// use(memory, segment) for every segment that has elements and is used.
+  template <class Use>
+  void for_each_used(const StepInput& input, Use use) const;
+  /// Both phases; the sums of a rule that has some are those of parameter i from i * kSums.
+  template <class Rule>
+  void run(const Rule& rule, const StepInput& input) const;
+  template <class Rule>
+  std::vector<double> sums_of(const Rule& rule, const StepInput& input) const;
 
-  Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
-  void update_by_kernels(const Shard& shard, const ShardSegment& segment, const Scalars& scalars) const;
-  void update_by_operators(const Shard& shard, const ShardSegment& segment, const Scalars& scalars) const;
-
-  RuleSpec spec_;
+  OptimizerRule rule_;
   std::vector<ParameterGroup> groups_;
-  std::vector<std::string> names_;
-  std::vector<Shard> shards_;
+  std::span<const std::string_view> names_;
+  StateStore& states_;
+  std::vector<OptimizerShard> shards_;
   std::vector<int64_t> steps_;  // by parameter
   Execution execution_;
 };

@@ -2,36 +2,36 @@
 
 #include <cmath>
 
-#include "optim/check.h"
 #include "optim/split_master.h"
+#include "rules/check.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
-void check_tensor(const at::Tensor& tensor, const char* name, const OptimizerShard& shard,
+void check_tensor(const at::Tensor& tensor, std::string_view kind, const at::Tensor& master,
                   const std::string& place) {
-  require(tensor.defined(), ErrorKind::Usage, place, std::string(name) + " is undefined");
+  const std::string name(kind);
+  require(tensor.defined(), ErrorKind::Usage, place, name + " is undefined");
   require(tensor.dim() == 1 && tensor.is_contiguous(), ErrorKind::Usage, place,
-          std::string(name) + " is not 1-D and contiguous");
-  require(tensor.numel() == shard.master.numel(), ErrorKind::Usage, place,
-          std::string(name) + " has " + std::to_string(tensor.numel()) + " elements, master has " +
-              std::to_string(shard.master.numel()));
-  require(
-      tensor.device() == shard.master.device(), ErrorKind::Usage, place,
-      std::string(name) + " is on " + tensor.device().str() + ", master on " + shard.master.device().str());
+          name + " is not 1-D and contiguous");
+  require(tensor.numel() == master.numel(), ErrorKind::Usage, place,
+          name + " has " + std::to_string(tensor.numel()) + " elements, master has " +
+              std::to_string(master.numel()));
+  require(tensor.device() == master.device(), ErrorKind::Usage, place,
+          name + " is on " + tensor.device().str() + ", master on " + master.device().str());
 }
 
-void check_master(const OptimizerShard& shard, const std::string& place) {
-  require(shard.master.defined(), ErrorKind::Usage, place, "master is undefined");
-  if (is_remainder(shard.master)) {
-    require(shard.parameter.defined() && shard.parameter.scalar_type() == at::kBFloat16, ErrorKind::Usage,
-            place, "master is an int16 remainder and parameter is not bf16");
+void check_master(const at::Tensor& master, const at::Tensor& parameter, const std::string& place) {
+  require(master.defined(), ErrorKind::Usage, place, "master is undefined");
+  if (is_remainder(master)) {
+    require(parameter.defined() && parameter.scalar_type() == at::kBFloat16, ErrorKind::Usage, place,
+            "master is an int16 remainder and parameter is not bf16");
   } else {
-    require(shard.master.scalar_type() == at::kFloat, ErrorKind::Usage, place,
+    require(master.scalar_type() == at::kFloat, ErrorKind::Usage, place,
             "master is neither an fp32 tensor nor an int16 remainder");
   }
-  check_tensor(shard.master, "master", shard, place);
+  check_tensor(master, kMasterState, master, place);
 }
 
 void check_segment(const ShardSegment& segment, int64_t after, int64_t numel, int parameters,
@@ -43,6 +43,12 @@ void check_segment(const ShardSegment& segment, int64_t after, int64_t numel, in
           place,
           "segment of " + segment.name + " is " + range() + ", expected ascending, disjoint and within " +
               std::to_string(numel) + " elements");
+  require(segment.begin <= segment.counted_begin && segment.counted_begin <= segment.counted_end &&
+              segment.counted_end <= segment.end,
+          ErrorKind::Usage, place,
+          "segment of " + segment.name + " is " + range() + ", but elements [" +
+              std::to_string(segment.counted_begin) + ", " + std::to_string(segment.counted_end) +
+              ") are counted");
   require(segment.parameter >= 0 && segment.parameter < parameters, ErrorKind::Usage, place,
           segment.name + " is parameter " + std::to_string(segment.parameter) + " of " +
               std::to_string(parameters));
@@ -65,18 +71,20 @@ kernels::Element element_of(at::ScalarType type) {
        std::string("no update for elements of type ") + c10::toString(type), "use fp32, bf16 or fp16");
 }
 
-void check_shard(const OptimizerShard& shard, size_t index, int parameters) {
+void check_shard(StateStore& states, const OptimizerShard& shard, size_t index, int parameters) {
   const std::string place = "optimizer shard " + std::to_string(index);
-  check_master(shard, place);
-  for (const auto& [tensor, name] :
-       {std::pair{&shard.gradient, "gradient"}, {&shard.parameter, "parameter"}}) {
-    if (tensor == &shard.parameter && !tensor->defined()) continue;
-    check_tensor(*tensor, name, shard, place);
-    element_of(tensor->scalar_type());
+  const auto lease =
+      states.lend(shard.unit, {kMasterState, kGradientState, kParameterState}, StateStore::Use::Read);
+  const at::Tensor& master = lease[kMasterState];
+  check_master(master, lease[kParameterState], place);
+  for (const std::string_view kind : {kGradientState, kParameterState}) {
+    if (kind == kParameterState && !lease[kind].defined()) continue;
+    check_tensor(lease[kind], kind, master, place);
+    element_of(lease[kind].scalar_type());
   }
   int64_t after = 0;
   for (const auto& segment : shard.segments) {
-    check_segment(segment, after, shard.master.numel(), parameters, place);
+    check_segment(segment, after, master.numel(), parameters, place);
     after = segment.end;
   }
 }
@@ -97,9 +105,10 @@ void check_step(const StepInput& input, size_t parameters) {
   }
 }
 
-bool keeps_no_copy(const OptimizerShard& shard) {
-  return !shard.parameter.defined() || (shard.parameter.scalar_type() == at::kFloat &&
-                                        shard.parameter.const_data_ptr() == shard.master.const_data_ptr());
+bool keeps_no_copy(const StateStore::Lease& shard) {
+  const at::Tensor &parameter = shard[kParameterState], &master = shard[kMasterState];
+  return !parameter.defined() ||
+         (parameter.scalar_type() == at::kFloat && parameter.const_data_ptr() == master.const_data_ptr());
 }
 
 }  // namespace zero

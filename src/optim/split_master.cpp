@@ -24,7 +24,7 @@ at::Tensor upper_bits(const at::Tensor& parameter) {
   return parameter.view(at::kShort).to(at::kInt).bitwise_left_shift_(16);
 }
 
-constexpr int64_t kGrain = 1 << 16;  // elements that are worth a thread
+constexpr int64_t kSplitGrain = 1 << 16;  // elements that are worth a thread
 
 uint16_t* halves_of(const at::Tensor& parameter) {
   return static_cast<uint16_t*>(parameter.mutable_data_ptr());
@@ -34,7 +34,7 @@ uint16_t* halves_of(const at::Tensor& parameter) {
 
 void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const at::Tensor& out) {
   if (out.is_cpu())
-    return parallel_over(out, kGrain, [&](int64_t begin, int64_t end) {
+    return parallel_over(out, kSplitGrain, [&](int64_t begin, int64_t end) {
       kernels::best_kernels().join(halves_of(parameter) + begin,
                                    remainder.const_data_ptr<kernels::Remainder>() + begin,
                                    out.mutable_data_ptr<float>() + begin, end - begin);
@@ -47,7 +47,7 @@ void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const
 
 void split_master(const at::Tensor& values, const at::Tensor& parameter, const at::Tensor& remainder) {
   if (values.is_cpu())
-    return parallel_over(values, kGrain, [&](int64_t begin, int64_t end) {
+    return parallel_over(values, kSplitGrain, [&](int64_t begin, int64_t end) {
       kernels::best_kernels().split(values.const_data_ptr<float>() + begin, halves_of(parameter) + begin,
                                     remainder.mutable_data_ptr<kernels::Remainder>() + begin, end - begin);
     });

@@ -1,6 +1,7 @@
 #include "optim/torch_optimizer.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/optim/lbfgs.h>
 
 #include "optim/rule_optimizer.h"
@@ -64,8 +65,9 @@ std::optional<int64_t> torch_state_bytes(const TorchOptimizer& spec) {
 }
 
 TorchShardOptimizer::TorchShardOptimizer(const TorchOptimizer& spec, std::vector<ParameterGroup> groups,
-                                         std::vector<OptimizerShard> shards, int parameters)
-    : groups_(std::move(groups)), steps_(static_cast<size_t>(parameters), 0) {
+                                         StateStore& states, std::vector<OptimizerShard> shards,
+                                         int parameters)
+    : groups_(std::move(groups)), states_(states), steps_(parameters, 0) {
   const auto probed = probe(spec);
   type_ = torch_type_name(*probed);
   const auto names = torch_state_names(*probed);
@@ -77,13 +79,18 @@ TorchShardOptimizer::TorchShardOptimizer(const TorchOptimizer& spec, std::vector
 TorchShardOptimizer::Shard TorchShardOptimizer::make_shard(const TorchOptimizer& spec,
                                                            OptimizerShard given) const {
   Shard shard;
-  shard.copies = !keeps_no_copy(given);
   shard.given = std::move(given);
-  for (size_t i = 0; i < names_.size(); ++i) shard.state.push_back(at::zeros_like(shard.given.master));
+  {
+    const auto lease = states_.lend(shard.given.unit, {kMasterState}, StateStore::Use::Read);
+    const at::Tensor& master = lease[kMasterState];
+    for (const std::string& name : names_)
+      states_.create(shard.given.unit, name, master.numel(), master.options(), shard.given.tier);
+  }
+  const auto lease = borrow(shard);
   std::vector<std::vector<at::Tensor>> leaves_of(groups_.size() + 1);
   for (const auto& segment : shard.given.segments) {
     // The same memory under a version counter of its own: updating the leaf is no in-place change of a view.
-    at::Tensor leaf = piece(shard.given.master, segment).variable_data().set_requires_grad(true);
+    at::Tensor leaf = piece(lease[kMasterState], segment).variable_data().set_requires_grad(true);
     shard.leaves.push_back(leaf);
     if (leaf.numel() > 0) leaves_of[segment.group].push_back(leaf);
   }
@@ -104,23 +111,39 @@ TorchShardOptimizer::Shard TorchShardOptimizer::make_shard(const TorchOptimizer&
             ErrorKind::Unsupported, "parameter group \"" + groups_[g].pattern + "\"",
             "weight_decay cannot be set in " + type_, "set it in make, which gets the groups in order");
   }
-  restore_shard(shard);
+  attach(shard, lease);
+  detach(shard);
   return shard;
 }
 
-std::vector<at::Tensor> TorchShardOptimizer::state_views(const Shard& shard, size_t segment) {
+StateStore::Lease TorchShardOptimizer::borrow(const Shard& shard) const {
+  std::vector<std::string_view> kinds{kMasterState, kGradientState, kParameterState};
+  kinds.insert(kinds.end(), names_.begin(), names_.end());
+  return states_.lend(shard.given.unit, kinds, StateStore::Use::Write);
+}
+
+std::vector<at::Tensor> TorchShardOptimizer::state_views(const StateStore::Lease& lease,
+                                                         const ShardSegment& segment) const {
   std::vector<at::Tensor> views;
-  for (const auto& state : shard.state) views.push_back(piece(state, shard.given.segments[segment]));
+  for (const std::string& name : names_) views.push_back(piece(lease[name], segment));
   return views;
 }
 
-void TorchShardOptimizer::restore_shard(Shard& shard) const {
-  if (!shard.optimizer || !known_state_) return;
+void TorchShardOptimizer::attach(Shard& shard, const StateStore::Lease& lease) const {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < shard.leaves.size(); ++i) {
-    if (shard.leaves[i].numel() == 0) continue;
-    const int64_t steps = steps_[shard.given.segments[i].parameter];
-    restore_state(*shard.optimizer, shard.leaves[i], state_views(shard, i), steps);
+    const ShardSegment& segment = shard.given.segments[i];
+    shard.leaves[i].set_data(piece(lease[kMasterState], segment));
+    if (!known_state_ || segment.numel() == 0) continue;
+    restore_state(*shard.optimizer, shard.leaves[i], state_views(lease, segment), steps_[segment.parameter]);
+  }
+}
+
+void TorchShardOptimizer::detach(Shard& shard) const {
+  for (at::Tensor& leaf : shard.leaves) {
+    leaf.mutable_grad() = at::Tensor();
+    if (known_state_) shard.optimizer->state().erase(leaf.unsafeGetTensorImpl());
+    leaf.set_data(at::empty({0}, leaf.options()));
   }
 }
 
@@ -136,13 +159,14 @@ void TorchShardOptimizer::set_rates(Shard& shard, const StepInput& input) const 
   }
 }
 
-void TorchShardOptimizer::set_gradients(Shard& shard, const StepInput& input) const {
+void TorchShardOptimizer::set_gradients(Shard& shard, const StateStore::Lease& lease,
+                                        const StepInput& input) const {
   for (size_t i = 0; i < shard.leaves.size(); ++i) {
     const auto& segment = shard.given.segments[i];
     at::Tensor gradient;
     if (input.used[segment.parameter] && segment.numel() > 0) {
       gradient =
-          piece(shard.given.gradient, segment).to(at::kFloat).mul(static_cast<float>(input.gradient_scale));
+          piece(lease[kGradientState], segment).to(at::kFloat).mul(static_cast<float>(input.gradient_scale));
     }
     shard.leaves[i].mutable_grad() = gradient;
   }
@@ -156,14 +180,17 @@ void TorchShardOptimizer::step(const StepInput& input) {
   }
   for (auto& shard : shards_) {
     if (!shard.optimizer) continue;
-    set_gradients(shard, input);
+    const auto lease = borrow(shard);
+    const bool copies = !keeps_no_copy(lease);
+    attach(shard, lease);
+    const auto let_go = c10::make_scope_exit([&] { detach(shard); });
+    set_gradients(shard, lease, input);
     shard.optimizer->step();
     for (size_t i = 0; i < shard.leaves.size(); ++i) {
       const auto& segment = shard.given.segments[i];
-      shard.leaves[i].mutable_grad() = at::Tensor();
       if (!input.used[segment.parameter] || segment.numel() == 0) continue;
-      if (known_state_) adopt_state(*shard.optimizer, shard.leaves[i], state_views(shard, i));
-      if (shard.copies) piece(shard.given.parameter, segment).copy_(piece(shard.given.master, segment));
+      if (known_state_) adopt_state(*shard.optimizer, shard.leaves[i], state_views(lease, segment));
+      if (copies) piece(lease[kParameterState], segment).copy_(piece(lease[kMasterState], segment));
     }
   }
   for (size_t i = 0; i < steps_.size(); ++i) steps_[i] += input.used[i] ? 1 : 0;
@@ -175,21 +202,22 @@ void TorchShardOptimizer::require_known_state() const {
           "use torch::optim's Adam, AdamW, SGD, RMSprop or Adagrad, or zero's own optimizers");
 }
 
-std::vector<OptimizerState> TorchShardOptimizer::state() {
+std::vector<std::string> TorchShardOptimizer::state_names() const {
   require_known_state();
-  std::vector<OptimizerState> all;
-  for (size_t s = 0; s < shards_.size(); ++s) {
-    for (size_t i = 0; i < names_.size(); ++i)
-      all.push_back({names_[i], static_cast<int>(s), shards_[s].state[i]});
-  }
-  return all;
+  return names_;
 }
 
 void TorchShardOptimizer::set_parameter_steps(std::span<const int64_t> steps) {
   require_known_state();
   check_steps(steps, steps_.size());
   steps_.assign(steps.begin(), steps.end());
-  for (auto& shard : shards_) restore_shard(shard);
+  // What has taken no step begins with the state of a new optimizer.
+  for (auto& shard : shards_) {
+    if (!shard.optimizer) continue;
+    const auto lease = borrow(shard);
+    attach(shard, lease);
+    detach(shard);
+  }
 }
 
 }  // namespace zero

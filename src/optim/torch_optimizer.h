@@ -1,8 +1,8 @@
 #pragma once
 // ShardOptimizer over torch::optim optimizers: every segment is a flat leaf that is a view of the master
-// shard.
+// shard while that is borrowed.
 
-#include "zero/optimizer.h"
+#include "optim/shard_optimizer.h"
 
 namespace zero {
 
@@ -13,32 +13,33 @@ std::optional<int64_t> torch_state_bytes(const TorchOptimizer& spec);
 class TorchShardOptimizer : public ShardOptimizer {
  public:
   /// Arguments as make_shard_optimizer's, already checked.
-  TorchShardOptimizer(const TorchOptimizer& spec, std::vector<ParameterGroup> groups,
+  TorchShardOptimizer(const TorchOptimizer& spec, std::vector<ParameterGroup> groups, StateStore& states,
                       std::vector<OptimizerShard> shards, int parameters);
 
   void step(const StepInput& input) override;
-  std::vector<OptimizerState> state() override;
+  std::vector<std::string> state_names() const override;
   std::vector<int64_t> parameter_steps() const override { return steps_; }
   void set_parameter_steps(std::span<const int64_t> steps) override;
 
  private:
   struct Shard {
     OptimizerShard given;
-    std::vector<at::Tensor> leaves;  // one for each segment
+    std::vector<at::Tensor> leaves;  // one for each segment; empty but while the shard is borrowed
     std::unique_ptr<torch::optim::Optimizer> optimizer;
-    std::vector<at::Tensor>
-        state;  // [shard_numel] fp32 each; the optimizer's own state tensors are views of these
-    bool copies = false;
   };
 
   Shard make_shard(const TorchOptimizer& spec, OptimizerShard given) const;
-  static std::vector<at::Tensor> state_views(const Shard& shard, size_t segment);
-  void restore_shard(Shard& shard) const;
+  StateStore::Lease borrow(const Shard& shard) const;
+  std::vector<at::Tensor> state_views(const StateStore::Lease& lease, const ShardSegment& segment) const;
+  /// Leaves and known state become views of what is lent, and let go of it.
+  void attach(Shard& shard, const StateStore::Lease& lease) const;
+  void detach(Shard& shard) const;
   void set_rates(Shard& shard, const StepInput& input) const;
-  void set_gradients(Shard& shard, const StepInput& input) const;
+  void set_gradients(Shard& shard, const StateStore::Lease& lease, const StepInput& input) const;
   void require_known_state() const;
 
   std::vector<ParameterGroup> groups_;
+  StateStore& states_;
   std::vector<Shard> shards_;
   std::vector<int64_t> steps_;      // by parameter
   std::vector<std::string> names_;  // of the state tensors

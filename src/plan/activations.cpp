@@ -14,7 +14,6 @@ constexpr double kMost = 1LL << 53;
 /// One micro-batch. Figures are bytes of a token, `e` those of an element.
 struct Batch {
   double tokens, sequence, e;
-  bool head_and_loss_at_once;  // the tied head of models/tied_head.h can compute in the dtype
 };
 
 // What a layer keeps: the inputs of its products and of its norms, what GELU reads, and attention's queries,
@@ -47,26 +46,17 @@ double ends_of(const Gpt2Shape& s, const Batch& b) {
 double ends_of(const GptNeoxShape& s, const Batch& b) { return static_cast<double>(s.width) * b.e; }
 double ends_of(const LlamaShape& s, const Batch& b) { return norm_of(s, b); }
 
-bool is_tied(const Gpt2Shape& /*shape*/) { return true; }
-template <class Shape>
-bool is_tied(const Shape& shape) {
-  return shape.tied_head;
-}
-
 // Of a whole micro-batch.
 template <class Shape>
 double loss_of(const Shape& s, const Batch& b) {
   const double width = static_cast<double>(s.width), vocabulary = static_cast<double>(s.vocab_size);
   const double input = b.tokens * width * b.e, weight = vocabulary * width, logits = b.tokens * vocabulary;
-  if (is_tied(s) && b.head_and_loss_at_once) {
-    // Logits become their own gradient; parts are added up in fp32.
-    const auto at_a_time = static_cast<double>(kLogitsAtATime);
-    const double gradient = weight * (logits <= at_a_time ? b.e : 4 + 4 + b.e);
-    return 2 * input + std::min(logits, at_a_time) * b.e + gradient;
-  }
-  // Forward: logits and their log-softmax in fp32; backward: that and its gradient; then the weight's.
-  const double forward = logits * (b.e < 4 ? b.e + 4 + 4 : 4 + 4);
-  return input + std::max(forward, (logits + weight) * b.e);
+  // Logits become their own gradient. Before the weight's is made, of some rows there are log-probabilities
+  // in fp32 and, where that is another type, logits once more. The weight's parts are added up in fp32.
+  const auto at_a_time = static_cast<double>(kLogitsAtATime);
+  const double widened = std::min(logits, static_cast<double>(kLogitsWidened)) * (b.e < 4 ? 4 + 4 : 4);
+  const double gradient = weight * (logits <= at_a_time ? b.e : 4 + 4 + b.e);
+  return 2 * input + std::min(logits, at_a_time) * b.e + std::max(widened, gradient);
 }
 
 int64_t counted(double bytes) {
@@ -83,8 +73,7 @@ ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t
               std::to_string(sequence));
   const Batch b{.tokens = static_cast<double>(batch) * static_cast<double>(sequence),
                 .sequence = static_cast<double>(sequence),
-                .e = static_cast<double>(itemsize(dtype)),
-                .head_and_loss_at_once = dtype == Dtype::f32 || dtype == Dtype::bf16};
+                .e = static_cast<double>(itemsize(dtype))};
   return std::visit(
       [&](const auto& s) {
         s.check();
@@ -97,7 +86,7 @@ ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t
 int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
   const RankPlan& rank = plan.rank;
   const int64_t of_backward = rank.gradient_bytes + rank.largest_gradient_bytes;
-  const int64_t sums_so_far = plan.options.accumulation_steps > 1 ? rank.gradient_bytes : 0;
+  const int64_t sums_so_far = plan.accumulation_steps > 1 ? rank.gradient_bytes : 0;
   return rank.total_bytes() - of_backward +
          std::max(of_backward, sums_so_far + activations.kept + activations.loss);
 }

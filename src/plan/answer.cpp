@@ -28,7 +28,8 @@ PlanAnswer answer_count(const PlanRequest& request) {
   return {printed(plan_from_count(options), request.json), {}};
 }
 
-PlanAnswer answer_config(const PlanRequest& request) {
+PlanAnswer answer_config(const PlanRequest& request,
+                         const std::function<ModuleSpec(const Config&)>& spec_of) {
   require(request.accumulation_steps == 1, ErrorKind::Config, "--accumulation",
           "the configuration says how many micro-batches a step has",
           "use --set gradient_accumulation_steps=N");
@@ -37,18 +38,19 @@ PlanAnswer answer_config(const PlanRequest& request) {
   int ranks = request.ranks;
   if (ranks == 0) ranks = config.parallel.ranks == 0 ? 1 : config.parallel.ranks;
   config = resolve(std::move(config), ranks);
-  return {printed(plan_from_config(config, ranks, memory, request.hosts), request.json), config.origin.notes};
+  return {printed(plan_from_config(config, spec_of(config), ranks, memory, request.hosts), request.json),
+          config.origin.notes};
 }
 
 }  // namespace
 
-PlanAnswer answer(const PlanRequest& request) {
+PlanAnswer answer(const PlanRequest& request, const std::function<ModuleSpec(const Config&)>& spec_of) {
   require(request.config.empty() != request.parameters.empty(), ErrorKind::Config, "zero plan",
           "expected a configuration file or --parameters, got " +
               std::string(request.config.empty() ? "neither" : "both"));
   require(request.ranks >= 0, ErrorKind::Config, "--ranks",
           "expected at least 1, got " + std::to_string(request.ranks));
-  return request.config.empty() ? answer_count(request) : answer_config(request);
+  return request.config.empty() ? answer_count(request) : answer_config(request, spec_of);
 }
 
 }  // namespace zero

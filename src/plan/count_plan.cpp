@@ -79,7 +79,7 @@ void check(const CountOptions& options) {
 CountPlan plan_from_count(const CountOptions& options) {
   check(options);
   CountPlan plan{.options = options, .stages = {}};
-  for (int stage = 0; stage < 4; ++stage) {
+  for (int stage = 0; stage < kStages; ++stage) {
     CountStage& row = plan.stages[static_cast<size_t>(stage)];
     row = bytes_of(options, stage);
     row.traffic_elements = traffic_of(options, placements_for(stage));

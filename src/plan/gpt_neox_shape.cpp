@@ -11,19 +11,6 @@ namespace {
 
 constexpr const char* kNeox = "gpt_neox";
 
-ModuleSpec neox_block(const std::string& name, const GptNeoxShape& s) {
-  using namespace shapes;
-  const auto layer = [&](const char* child, int64_t in, int64_t out) {
-    return linear(name + child, in, out, true);
-  };
-  return module(name, {layer_norm(name + ".input_layernorm", s.width),
-                       layer_norm(name + ".post_attention_layernorm", s.width),
-                       module(name + ".attention", {layer(".attention.query_key_value", s.width, 3 * s.width),
-                                                    layer(".attention.dense", s.width, s.width)}),
-                       module(name + ".mlp", {layer(".mlp.dense_h_to_4h", s.width, s.mlp_width),
-                                              layer(".mlp.dense_4h_to_h", s.mlp_width, s.width)})});
-}
-
 }  // namespace
 
 int64_t GptNeoxShape::rotary_width() const {
@@ -48,26 +35,6 @@ void GptNeoxShape::check() const {
   require(rotary_width() >= 2 && rotary_width() % 2 == 0, ErrorKind::Config, "gpt_neox rotary_fraction",
           "expected an even number of rotated elements in a head, at least 2, got " +
               std::to_string(rotary_width()) + " of " + std::to_string(head_width()));
-}
-
-int64_t GptNeoxShape::parameter_count() const {
-  check();
-  const int64_t attention = 4 * width * width + 4 * width, mlp = 2 * width * mlp_width + mlp_width + width;
-  return (tied_head ? 1 : 2) * vocab_size * width + layers * (attention + mlp + 4 * width) + 2 * width;
-}
-
-ModuleSpec gpt_neox_spec(const GptNeoxShape& shape) {
-  using namespace shapes;
-  shape.check();
-  ModuleSpec blocks = module("gpt_neox.layers");
-  blocks.is_list = true;
-  for (int64_t i = 0; i < shape.layers; i++)
-    blocks.children.push_back(neox_block("gpt_neox.layers." + std::to_string(i), shape));
-  ModuleSpec root = module(
-      "", {module("gpt_neox", {weight_only("gpt_neox.embed_in", {shape.vocab_size, shape.width}),
-                               std::move(blocks), layer_norm("gpt_neox.final_layer_norm", shape.width)})});
-  if (!shape.tied_head) root.children.push_back(weight_only("embed_out", {shape.vocab_size, shape.width}));
-  return root;
 }
 
 }  // namespace zero

@@ -1,3 +1,5 @@
+#include "plan/layout.h"
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -5,8 +7,8 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/shape_text.h"
 #include "zero/error.h"
-#include "zero/plan.h"
 
 namespace zero {
 namespace {
@@ -29,12 +31,6 @@ struct Chunk {
   std::string name;
   std::vector<size_t> entries;
 };
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 // "a.b" for "a.b.c" and "a.b.d": whole components only.
 std::string common_path(const std::string& a, const std::string& b) {
@@ -181,11 +177,23 @@ class UnitBuilder {
 
   void append(UnitLayout& unit, const Entry& entry) const {
     int64_t end = unit.parameters.empty() ? 0 : unit.parameters.back().end();
+    const ParameterSpec& spec = *entry.spec;
+    ParameterPart part = spec.part;
+    if (part.global_shape.empty()) {
+      part.global_shape = spec.shape;
+      part.box = Box::whole(spec.shape);
+    }
+    require(part.box.is_inside(part.global_shape) && part.box.size == spec.shape, ErrorKind::Config,
+            spec.name,
+            "its shape is " + shape_text(spec.shape) + ", but it is said to hold " + to_string(part.box) +
+                " of " + shape_text(part.global_shape),
+            "give the box that this rank's module holds");
     unit.parameters.push_back({.name = entry.spec->name,
                                .aliases = entry.aliases,
                                .shape = entry.spec->shape,
                                .offset = round_up(end, options_.alignment_numel),
-                               .numel = entry.numel});
+                               .numel = entry.numel,
+                               .part = std::move(part)});
     unit.numel += entry.numel;
     check_size(unit.parameters.back().end());
   }

@@ -1,8 +1,13 @@
 #include "zero/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
 #include <string>
 
+#include "plan/layout.h"
 #include "plan/state_bytes.h"
 #include "plan/traffic.h"
 #include "zero/error.h"
@@ -18,23 +23,58 @@ void check_range(int64_t value, int64_t least, int64_t most, const char* name) {
            std::to_string(value));
 }
 
-void check(const PlanOptions& options) {
+void check_type(Dtype dtype, const char* name) {
+  require(dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16, ErrorKind::Config, name,
+          "expected fp32, bf16 or fp16, got " + std::string(to_string(dtype)));
+}
+
+void check_shards(const EngineOptions& options, const RankPlaces& places) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  check_range(places.ranks, 1, kMost, "ranks");
+  require(places.together >= 1 && places.ranks % places.together == 0, ErrorKind::Config, "together",
+          std::to_string(places.together) + " ranks that share memory do not divide " +
+              std::to_string(places.ranks) + " ranks");
+  check_range(options.shard_group_ranks, 0, kMost, "shard_group_ranks");
+  const int group = options.shard_group_ranks;
+  require(group == 0 || placements_for(options.stage).optimizer == Placement::Shard, ErrorKind::Config,
+          "shard_group_ranks",
+          "stage " + std::to_string(options.stage) + " shards nothing, but shards in groups of " +
+              std::to_string(group) + " ranks are asked for",
+          "leave it at 0, or choose a higher stage");
+  require(group == 0 || places.ranks % group == 0, ErrorKind::Config, "shard_group_ranks",
+          std::to_string(group) + " ranks in a shard group do not divide " + std::to_string(places.ranks) +
+              " ranks",
+          "choose a divisor of the ranks, or 0 for all of them");
+}
+
+void check_tiers(const StateTiers& tiers) {
+  for (const auto& [tier, kind] : {std::pair{tiers.parameter, "parameters"},
+                                   {tiers.gradient, "gradients"},
+                                   {tiers.master, "masters"},
+                                   {tiers.optimizer, "optimizer states"}})
+    require(tier == Tier::Device, ErrorKind::Unsupported, kind,
+            "cannot be in tier " + std::to_string(static_cast<int>(tier)),
+            "this version keeps all states in the device's memory");
+}
+
+void check(const EngineOptions& options, const RankPlaces& places, const OptimizerBytes& optimizer) {
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  check_range(options.ranks, 1, std::numeric_limits<int>::max(), "ranks");
-  check_range(options.shard_group_ranks, 0, std::numeric_limits<int>::max(), "shard_group_ranks");
+  check_shards(options, places);
   check_range(options.accumulation_steps, 1, std::numeric_limits<int>::max(), "accumulation_steps");
-  check_range(options.state.gradient_bytes, 1, 8, "gradient_bytes");
-  check_range(options.state.master_bytes, 0, 8, "master_bytes");
-  check_range(options.state.bf16_master_bytes, 0, 8, "bf16_master_bytes");
-  check_range(options.state.optimizer_bytes, 0, 64, "optimizer_bytes");
+  check_range(optimizer.states, 0, 64, "optimizer bytes");
   check_range(options.budget_bytes, -1, kAny, "budget_bytes");
   check_range(options.prefetch_bytes, 0, kAny, "prefetch_bytes");
   check_range(options.reduce_bucket_numel, 1, kAny, "reduce_bucket_numel");
-  int group = options.shard_group_ranks;
-  require(group == 0 || options.ranks % group == 0, ErrorKind::Config, "shard_group_ranks",
-          std::to_string(group) + " ranks in a shard group do not divide " + std::to_string(options.ranks) +
-              " ranks",
-          "choose a divisor of the ranks, or 0 for all of them");
+  require(options.gradient_clipping >= 0 && std::isfinite(options.gradient_clipping), ErrorKind::Config,
+          "gradient_clipping",
+          "expected a finite number >= 0, got " + std::to_string(options.gradient_clipping));
+  const double factor = options.gradient_predivide_factor;
+  require(factor > 0 && std::isfinite(factor), ErrorKind::Config, "gradient_predivide_factor",
+          "expected a finite number > 0, got " + std::to_string(factor));
+  if (options.dtype) check_type(*options.dtype, "dtype");
+  if (options.communication_dtype) check_type(*options.communication_dtype, "communication_dtype");
+  check_type(options.accumulation_dtype, "accumulation_dtype");
+  check_tiers(options.tiers);
 }
 
 int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
@@ -43,12 +83,12 @@ int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
   return sum;
 }
 
-Dtype resolve_wire(const Plan& plan) {
-  if (plan.options.communication_dtype) return *plan.options.communication_dtype;
-  const bool partial_sums =
-      plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
+Dtype resolve_wire(const Plan& plan, const EngineOptions& options) {
+  if (options.communication_dtype) return *options.communication_dtype;
+  const bool partial_sums = plan.placements.gradient == Placement::Partial && plan.accumulation_steps > 1;
   const bool sums_of_shards = plan.shard_ranks > 1 && plan.replica_ranks > 1;
-  if (partial_sums || sums_of_shards) return Dtype::f32;
+  // What is divided before it travels is no longer as autograd made it.
+  if (partial_sums || sums_of_shards || plan.gradient_predivide_factor != 1) return Dtype::f32;
   std::optional<Dtype> common;
   for (const UnitLayout& unit : plan.units) {
     if (!unit.trainable) continue;
@@ -58,9 +98,9 @@ Dtype resolve_wire(const Plan& plan) {
   return common.value_or(Dtype::f32);
 }
 
-int64_t resolve_budget(const Plan& plan) {
+int64_t resolve_budget(const Plan& plan, const EngineOptions& options) {
   if (plan.placements.parameter != Placement::Shard) return all_slab_bytes(plan.units);
-  if (plan.options.budget_bytes >= 0) return plan.options.budget_bytes;
+  if (options.budget_bytes >= 0) return options.budget_bytes;
   int64_t largest = 0, second = 0;
   for (const UnitLayout& unit : plan.units) {
     second = std::max(second, std::min(largest, unit.slab_bytes()));
@@ -78,11 +118,10 @@ int64_t gather_window(const Plan& plan) {
 }
 
 int64_t bucket_bytes(const Plan& plan) {
-  const PlanOptions& options = plan.options;
   int64_t piece = 0, largest_shard = 0;
   for (const UnitLayout& unit : plan.units) {
     if (!unit.trainable) continue;
-    piece = std::max(piece, bucket_piece_numel(unit, plan.shard_ranks, options.reduce_bucket_numel));
+    piece = std::max(piece, bucket_piece_numel(unit, plan.shard_ranks, plan.reduce_bucket_numel));
     largest_shard = std::max(largest_shard, unit.shard_numel);
   }
   constexpr int64_t kSumBytes = 4;
@@ -92,7 +131,7 @@ int64_t bucket_bytes(const Plan& plan) {
   };
   int64_t bytes = plan.shard_ranks > 1 ? in_flight(piece, plan.shard_ranks) : 0;
   if (plan.replica_ranks > 1) {
-    const int64_t whole = std::min(options.reduce_bucket_numel, largest_shard);
+    const int64_t whole = std::min(plan.reduce_bucket_numel, largest_shard);
     const int64_t part = (whole + plan.replica_ranks - 1) / plan.replica_ranks;
     bytes += in_flight(part, plan.replica_ranks) + part * plan.replica_ranks * kSumBytes;
   }
@@ -100,25 +139,62 @@ int64_t bucket_bytes(const Plan& plan) {
 }
 
 RankPlan bytes_of(const Plan& plan) {
-  const StateBytes& state = plan.options.state;
-  bool whole_gradient = plan.placements.gradient == Placement::Partial && plan.options.accumulation_steps > 1;
-  RankPlan rank{.stage = plan.options.stage};
+  const StateBytes& state = plan.state;
+  bool whole_gradient = plan.placements.gradient == Placement::Partial && plan.accumulation_steps > 1;
+  RankPlan rank{.stage = plan.stage};
   for (const UnitLayout& unit : plan.units) {
+    const auto add = [&](int64_t& purpose, Tier tier, int64_t bytes) {
+      purpose += bytes;
+      rank.tier_bytes[static_cast<size_t>(tier)] += bytes;
+    };
     bool sharded = plan.placements.parameter != Placement::Replicate;
-    rank.parameter_bytes += sharded ? unit.shard_numel * itemsize(unit.dtype) : unit.slab_bytes();
+    add(rank.parameter_bytes, unit.tiers.parameter,
+        sharded ? unit.shard_numel * itemsize(unit.dtype) : unit.slab_bytes());
     if (plan.placements.parameter == Placement::Common)
       rank.common_bytes += unit.slab_bytes() - unit.shard_numel * itemsize(unit.dtype);
     if (!unit.trainable) continue;
     for (const UnitParameter& parameter : unit.parameters)
       rank.largest_gradient_bytes =
           std::max(rank.largest_gradient_bytes, parameter.numel * itemsize(unit.dtype));
-    rank.gradient_bytes += (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
-    rank.master_bytes += unit.shard_numel * master_bytes_of(state, unit.dtype);
-    rank.optimizer_bytes += unit.shard_numel * state.optimizer_bytes;
+    add(rank.gradient_bytes, unit.tiers.gradient,
+        (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes);
+    add(rank.master_bytes, unit.tiers.master, unit.shard_numel * master_bytes_of(state, unit.dtype));
+    add(rank.optimizer_bytes, unit.tiers.optimizer, unit.shard_numel * state.optimizer_bytes);
   }
   rank.gather_window_bytes = gather_window(plan);
   rank.bucket_bytes = bucket_bytes(plan);
   return rank;
+}
+
+// Where the ranks share memory there is no latency to make up for, and small buckets stay in the caches and
+// hold less memory.
+constexpr int64_t kSharedBucketNumel = 2 << 20;
+
+// What follows from the options and the ranks alone.
+Plan decide(const EngineOptions& options, const RankPlaces& places, const OptimizerBytes& optimizer) {
+  const auto shares_memory = [&](int ranks) { return ranks > 1 && places.together % ranks == 0; };
+  const bool all_share = shares_memory(places.ranks);
+  Plan plan{.stage = options.stage, .ranks = places.ranks};
+  // At stage 0 one copy for all decides whether there are shards at all.
+  const Placements asked = placements_for(options.stage, options.share_parameters && all_share);
+  const int group = options.shard_group_ranks == 0 ? places.ranks : options.shard_group_ranks;
+  plan.shard_ranks = asked.optimizer == Placement::Shard ? group : 1;
+  plan.replica_ranks = places.ranks / plan.shard_ranks;
+  const bool shards_share = shares_memory(plan.shard_ranks);
+  plan.placements = placements_for(options.stage, options.share_parameters && shards_share);
+  plan.accumulation_dtype = options.accumulation_dtype;
+  plan.state = {.gradient_bytes = itemsize(plan.accumulation_dtype),
+                .bf16_master_bytes = options.split_master && optimizer.splits_master ? 2 : 4,
+                .optimizer_bytes = optimizer.states};
+  plan.accumulation_steps = options.accumulation_steps;
+  plan.gradient_predivide_factor = options.gradient_predivide_factor;
+  plan.reduce_bucket_numel = options.reduce_bucket_numel;
+  if (shards_share || (plan.shard_ranks == 1 && all_share))
+    plan.reduce_bucket_numel = std::min(plan.reduce_bucket_numel, kSharedBucketNumel);
+  plan.overlap = options.overlap;
+  plan.prefetch_bytes = options.overlap ? options.prefetch_bytes : 0;
+  plan.cpu_operators = options.cpu_operators && places.on_cpu;
+  return plan;
 }
 
 }  // namespace
@@ -128,19 +204,29 @@ int64_t bucket_piece_numel(const UnitLayout& unit, int shard_ranks, int64_t redu
                     unit.shard_numel);
 }
 
-Plan make_plan(const ModuleSpec& root, const PlanOptions& options, const LayoutOptions& layout,
-               const Dtype* dtype_of_floats) {
-  Plan plan{.options = options, .placements = placements_for(options.stage, options.common_parameters)};
-  check(options);
-  bool sharded = plan.placements.optimizer == Placement::Shard;
-  int group = options.shard_group_ranks == 0 ? options.ranks : options.shard_group_ranks;
-  plan.shard_ranks = sharded ? group : 1;
-  plan.replica_ranks = options.ranks / plan.shard_ranks;
-  LayoutOptions unit_options = layout;
-  unit_options.shard_ranks = plan.shard_ranks;
-  plan.units = make_layout(root, unit_options, dtype_of_floats);
-  plan.communication_dtype = resolve_wire(plan);
-  plan.budget_bytes = resolve_budget(plan);
+RankPlaces RankPlaces::of(std::span<const int> memories, bool on_cpu) {
+  // A block is in one memory if the memory changes nowhere inside it, but at its ends.
+  const int ranks = static_cast<int>(memories.size());
+  int together = ranks;
+  for (int rank = 1; rank < ranks; ++rank)
+    if (memories[static_cast<size_t>(rank)] != memories[static_cast<size_t>(rank) - 1])
+      together = std::gcd(together, rank);
+  return {.ranks = ranks, .together = together, .on_cpu = on_cpu};
+}
+
+Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankPlaces& places,
+               const OptimizerBytes& optimizer, int64_t alignment_numel) {
+  check(options, places, optimizer);
+  Plan plan = decide(options, places, optimizer);
+  const std::optional<Dtype> dtype = options.dtype;
+  plan.units = make_layout(root,
+                           {.shard_ranks = plan.shard_ranks,
+                            .alignment_numel = alignment_numel,
+                            .group_numel = options.group_numel},
+                           dtype ? &*dtype : nullptr);
+  for (UnitLayout& unit : plan.units) unit.tiers = options.tiers;
+  plan.communication_dtype = resolve_wire(plan, options);
+  plan.budget_bytes = resolve_budget(plan, options);
   plan.rank = bytes_of(plan);
   add_traffic(plan);
   return plan;

@@ -23,6 +23,13 @@ Json stage_json(const CountStage& row) {
   return json;
 }
 
+Json tiers_json(const RankPlan& rank) {
+  Json json = Json::object();
+  for (const Tier tier : kTiers)
+    json[std::string(to_string(tier))] = rank.tier_bytes[static_cast<size_t>(tier)];
+  return json;
+}
+
 Json stage_json(const ConfigPlan& plan, size_t stage) {
   const RankPlan& rank = plan.stages[stage].rank;
   return {{"stage", rank.stage},
@@ -32,6 +39,7 @@ Json stage_json(const ConfigPlan& plan, size_t stage) {
           {"master_bytes_per_rank", rank.master_bytes},
           {"optimizer_bytes_per_rank", rank.master_bytes + rank.optimizer_bytes},
           {"state_bytes_per_rank", rank.state_bytes()},
+          {"state_bytes_per_rank_by_tier", tiers_json(rank)},
           {"gather_window_bytes_per_rank", rank.gather_window_bytes},
           {"bucket_bytes_per_rank", rank.bucket_bytes},
           {"largest_gradient_bytes_per_rank", rank.largest_gradient_bytes},
@@ -86,8 +94,8 @@ std::string to_json(const ConfigPlan& plan) {
   Json json{{"model", plan.model},
             {"types", plan.types},
             {"parameters", plan.parameters},
-            {"ranks", chosen.options.ranks},
-            {"accumulation_steps", chosen.options.accumulation_steps},
+            {"ranks", chosen.ranks},
+            {"accumulation_steps", chosen.accumulation_steps},
             {"hosts", plan.hosts},
             {"chosen_stage", plan.chosen_stage},
             {"shard_ranks", chosen.shard_ranks},

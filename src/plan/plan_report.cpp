@@ -35,7 +35,7 @@ class StageTable {
  public:
   explicit StageTable(int chosen) {
     text_ = left("", kLabelColumns);
-    for (int stage = 0; stage < 4; ++stage) {
+    for (int stage = 0; stage < kStages; ++stage) {
       std::string name = "stage " + std::to_string(stage);
       text_ += right(stage == chosen ? "[" + name + "]" : name + " ", kColumns);
     }
@@ -44,7 +44,7 @@ class StageTable {
 
   void line(const std::string& label, const std::function<std::string(size_t)>& cell) {
     text_ += left(label, kLabelColumns);
-    for (size_t stage = 0; stage < 4; ++stage) text_ += right(cell(stage) + " ", kColumns);
+    for (size_t stage = 0; stage < kStages; ++stage) text_ += right(cell(stage) + " ", kColumns);
     text_.back() = '\n';  // the last column ends without the space that stands for a bracket
   }
   void gap() { text_ += "\n"; }
@@ -142,21 +142,24 @@ std::string to_text(const CountPlan& plan) {
 
 std::string to_text(const ConfigPlan& plan) {
   const Plan& chosen = plan.stages[static_cast<size_t>(plan.chosen_stage)];
-  const PlanOptions& options = chosen.options;
   std::string text = plan.model + ": " + plural(plan.parameters, "parameter") + "; " + plan.types + "\n" +
-                     plural(options.ranks, "rank") +
+                     plural(chosen.ranks, "rank") +
                      (plan.hosts > 1 ? " on " + plural(plan.hosts, "host") : std::string()) +
                      (chosen.replica_ranks > 1 && chosen.shard_ranks > 1
                           ? " in shard groups of " + std::to_string(chosen.shard_ranks)
                           : std::string()) +
-                     ", " + grouped(options.accumulation_steps) +
-                     (options.accumulation_steps == 1 ? " micro-batch" : " micro-batches") + " a step\n\n";
+                     ", " + grouped(chosen.accumulation_steps) +
+                     (chosen.accumulation_steps == 1 ? " micro-batch" : " micro-batches") + " a step\n\n";
   StageTable table(plan.chosen_stage);
   auto rank = [&](size_t stage) -> const RankPlan& { return plan.stages[stage].rank; };
   table.line("Bytes a rank: parameters", [&](size_t s) { return bytes_or_dash(rank(s).parameter_bytes); });
   table.line("  gradients", [&](size_t s) { return bytes_or_dash(rank(s).gradient_bytes); });
   table.line("  fp32 master", [&](size_t s) { return bytes_or_dash(rank(s).master_bytes); });
   table.line("  optimizer moments", [&](size_t s) { return bytes_or_dash(rank(s).optimizer_bytes); });
+  if (kTiers.size() > 1)
+    for (const Tier tier : kTiers)
+      table.line("  states in " + std::string(to_string(tier)) + " memory",
+                 [&](size_t s) { return bytes_or_dash(rank(s).tier_bytes[static_cast<size_t>(tier)]); });
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
   table.line("  largest gradient", [&](size_t s) { return bytes_or_dash(rank(s).largest_gradient_bytes); });
@@ -171,7 +174,7 @@ std::string to_text(const ConfigPlan& plan) {
                [&](size_t s) { return human_bytes(plan.total_bytes(s) * plan.host_ranks()); });
   }
   table.gap();
-  table.line("Elements a step: gathered",
+  table.line("Elements per step: gathered",
              [&](size_t s) { return count_or_dash(rank(s).all_gather_elements); });
   table.line("  reduce-scattered", [&](size_t s) { return count_or_dash(rank(s).reduce_scatter_elements); });
   table.line("  all-reduced (x2)", [&](size_t s) { return count_or_dash(rank(s).all_reduce_elements); });

@@ -1,6 +1,7 @@
-#include "zero/residency_policy.h"
+#include "plan/residency_policy.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -21,17 +22,21 @@ ResidencyPolicy::ResidencyPolicy(const ResidencyOptions& options)
           "expected >= 0, got " + std::to_string(budget_bytes_));
   require(prefetch_bytes_ >= 0, ErrorKind::Config, "prefetch_bytes",
           "expected >= 0, got " + std::to_string(prefetch_bytes_));
-  for (int64_t bytes : options.unit_bytes) units_.push_back({.bytes = bytes});
-  for (Schedule& schedule : schedules_) schedule.positions.resize(units_.size());
+  for (size_t i = 0; i < options.unit_bytes.size(); ++i)
+    units_.push_back(
+        {.bytes = options.unit_bytes[i], .lasting = !options.lasting.empty() && options.lasting[i] != 0});
+  for (PassState& pass : passes_) pass.positions.resize(units_.size());
+  state(Pass::Evaluate).values_last = true;
 }
 
-ResidencyPolicy::Actions ResidencyPolicy::begin_pass(Pass pass, bool values_last) {
-  require(!in_pass_, ErrorKind::Internal, "residency", "a pass begins inside another");
+ResidencyPolicy::Actions ResidencyPolicy::begin_pass(Pass pass) {
+  require(!state(pass).open && !state(Pass::Evaluate).open, ErrorKind::Internal, "residency",
+          "a pass begins inside another");
   pass_ = pass;
-  values_last_ = values_last;
-  in_pass_ = true;
-  position_ = 0;
-  record_.clear();
+  PassState& opened = state(pass);
+  opened.open = true;
+  opened.position = 0;
+  opened.record.clear();
   Actions actions;
   prefetch({}, actions);
   return actions;
@@ -61,26 +66,40 @@ ResidencyPolicy::Actions ResidencyPolicy::trim() {
 }
 
 ResidencyPolicy::Actions ResidencyPolicy::end_pass() {
-  require(in_pass_, ErrorKind::Internal, "residency", "a pass ends that did not begin");
-  Schedule& schedule = schedules_[static_cast<size_t>(pass_)];
-  if (schedule.order != record_) {
-    schedule.order = record_;
-    for (auto& places : schedule.positions) places.clear();
-    for (size_t i = 0; i < record_.size(); ++i)
-      schedule.positions[static_cast<size_t>(record_[i])].push_back(static_cast<int>(i));
-  }
-  for (Unit& unit : units_) unit.ahead = false;
-  ahead_bytes_ = 0;
-  position_ = 0;  // what follows is the next pass, for next_use() below
-  Actions actions;
-  make_room(0, {}, actions);
-  in_pass_ = false;
-  return actions;
+  PassState& ended = state(pass_);
+  require(ended.open, ErrorKind::Internal, "residency", "a pass ends that did not begin");
+  record(ended);
+  close(ended);
+  if (state(Pass::Train).open) pass_ = Pass::Train;
+  return trim();
 }
 
-void ResidencyPolicy::forget_values() {
-  for (Unit& unit : units_) unit.resident = unit.ahead = false;
-  resident_bytes_ = ahead_bytes_ = 0;
+ResidencyPolicy::Actions ResidencyPolicy::abandon_passes() {
+  for (PassState& pass : passes_) close(pass);
+  pass_ = Pass::Train;
+  return trim();
+}
+
+// What was touched becomes the schedule.
+void ResidencyPolicy::record(PassState& pass) {
+  if (pass.order == pass.record) return;
+  pass.order = pass.record;
+  pass.recordings++;
+  for (auto& places : pass.positions) places.clear();
+  for (size_t i = 0; i < pass.order.size(); ++i)
+    pass.positions[static_cast<size_t>(pass.order[i])].push_back(static_cast<int>(i));
+}
+
+void ResidencyPolicy::close(PassState& pass) {
+  pass.open = false;
+  pass.position = 0;  // what follows is the next pass, for next_use() below
+  for (Unit& unit : units_) unit.ahead = false;
+  ahead_bytes_ = 0;
+}
+
+void ResidencyPolicy::forget_values(bool all) {
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit)
+    if (all || !units_[static_cast<size_t>(unit)].lasting) set_resident(unit, false);
 }
 
 void ResidencyPolicy::set_resident(int unit, bool resident) {
@@ -97,25 +116,27 @@ void ResidencyPolicy::set_resident(int unit, bool resident) {
 // Follows the schedule. A unit that comes later than foreseen means that others were left out: go on from
 // there. One that the rest of the schedule does not hold is an extra: stay.
 void ResidencyPolicy::advance(int unit) {
+  PassState& pass = state(pass_);
   units_[static_cast<size_t>(unit)].last_touch = ++clock_;
-  if (record_.empty() || record_.back() != unit) record_.push_back(unit);
-  const Schedule& schedule = current();
-  if (position_ > 0 && position_ <= schedule.order.size() && schedule.order[position_ - 1] == unit) return;
-  const auto& places = schedule.positions[static_cast<size_t>(unit)];
-  auto next = std::lower_bound(places.begin(), places.end(), static_cast<int>(position_));
-  if (next != places.end()) position_ = static_cast<size_t>(*next) + 1;
+  if (pass.record.empty() || pass.record.back() != unit) pass.record.push_back(unit);
+  if (pass.position > 0 && pass.position <= pass.order.size() && pass.order[pass.position - 1] == unit)
+    return;
+  const auto& places = pass.positions[static_cast<size_t>(unit)];
+  auto next = std::lower_bound(places.begin(), places.end(), static_cast<int>(pass.position));
+  if (next != places.end()) pass.position = static_cast<size_t>(*next) + 1;
 }
 
 // The place in the order at or after `from` where the unit is used; places of the next pass follow if its
 // values last. kNever if this pass does not need it any more and the next one cannot use it.
 int64_t ResidencyPolicy::next_use(int unit, size_t from) const {
-  const Schedule& schedule = current();
-  const auto& places = schedule.positions[static_cast<size_t>(unit)];
+  const PassState& pass = current();
+  const auto& places = pass.positions[static_cast<size_t>(unit)];
   if (places.empty()) return kNever;
-  const size_t length = schedule.order.size(), lap = from / length;
+  const size_t length = pass.order.size(), lap = from / length;
   auto next = std::lower_bound(places.begin(), places.end(), static_cast<int>(from % length));
   if (next != places.end()) return static_cast<int64_t>(lap * length) + *next;
-  return values_last_ ? static_cast<int64_t>((lap + 1) * length) + places.front() : kNever;
+  const bool lasts = pass.values_last || units_[static_cast<size_t>(unit)].lasting;
+  return lasts ? static_cast<int64_t>((lap + 1) * length) + places.front() : kNever;
 }
 
 // The units to evict so that `bytes` more fit, by Belady's rule at place `from` of the order: farthest next
@@ -143,7 +164,7 @@ std::vector<int> ResidencyPolicy::victims(int64_t bytes, size_t from, std::span<
 }
 
 void ResidencyPolicy::make_room(int64_t bytes, std::span<const int> keep, Actions& actions) {
-  for (int unit : victims(bytes, position_, keep)) evict(unit, actions);
+  for (int unit : victims(bytes, current().position, keep)) evict(unit, actions);
 }
 
 void ResidencyPolicy::evict(int unit, Actions& actions) {
@@ -163,23 +184,33 @@ void ResidencyPolicy::fetch(int unit, bool ahead, Actions& actions) {
 // Fetches what the schedule needs next, in order. What a fetch at the time of need would evict may go now if
 // nobody uses it until then; otherwise the fetch waits. So prefetching never costs a fetch.
 void ResidencyPolicy::prefetch(std::span<const int> keep, Actions& actions) {
-  const Schedule& schedule = current();
-  if (schedule.empty() || prefetch_bytes_ == 0) return;
-  const size_t length = schedule.order.size();
-  const size_t end = values_last_ ? position_ + length : length;
-  for (size_t i = position_; i < end; ++i) {
-    const int unit = schedule.order[i % length];
-    const Unit& wanted = units_[static_cast<size_t>(unit)];
-    if (wanted.resident) continue;
-    if (ahead_bytes_ + wanted.bytes > prefetch_bytes_ || wanted.bytes > budget_bytes_) return;
-    const std::vector<int> out = victims(wanted.bytes, i, {});
+  const PassState& pass = current();
+  if (pass.order.empty() || prefetch_bytes_ == 0) return;
+  const size_t position = pass.position, length = pass.order.size();
+  const auto end = static_cast<int64_t>(pass.values_last ? position + length : length);
+  // Absent units by their next use: a pass of many micro-batches is long, units are few.
+  std::set<std::pair<int64_t, int>> wanted;
+  const auto want = [&](int unit, size_t from) {
+    if (const int64_t use = next_use(unit, from); use < end) wanted.emplace(use, unit);
+  };
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit)
+    if (!resident(unit)) want(unit, position);
+  while (!wanted.empty()) {
+    const auto [use, unit] = *wanted.begin();
+    wanted.erase(wanted.begin());
+    const int64_t bytes = units_[static_cast<size_t>(unit)].bytes;
+    if (ahead_bytes_ + bytes > prefetch_bytes_ || bytes > budget_bytes_) return;
+    const std::vector<int> out = victims(bytes, static_cast<size_t>(use), {});
     int64_t freed = 0;
     for (int victim : out) {
-      if (contains(keep, victim) || next_use(victim, position_) < static_cast<int64_t>(i)) return;
+      if (contains(keep, victim) || next_use(victim, position) < use) return;
       freed += units_[static_cast<size_t>(victim)].bytes;
     }
-    if (budget_bytes_ != kNever && resident_bytes_ - freed + wanted.bytes > budget_bytes_) return;
-    for (int victim : out) evict(victim, actions);
+    if (budget_bytes_ != kNever && resident_bytes_ - freed + bytes > budget_bytes_) return;
+    for (int victim : out) {
+      evict(victim, actions);
+      want(victim, static_cast<size_t>(use));
+    }
     fetch(unit, true, actions);
   }
 }

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "plan/residency_policy.h"
 #include "zero/error.h"
-#include "zero/residency_policy.h"
 
 namespace zero {
 namespace {
@@ -27,75 +27,90 @@ class Sum {
   int64_t value_ = 0;
 };
 
-// How often each unit is gathered in an optimizer step once the schedule is known.
+// How often each unit is gathered in an optimizer step once the schedule is known: a pass with each unit once
+// forward, then once backward in reverse, for every micro-batch.
 class GatherCount {
  public:
-  explicit GatherCount(const Plan& plan)
-      : units_(static_cast<int>(plan.units.size())),
-        passes_(plan.options.accumulation_steps),
-        policy_(options(plan)),
-        counts_(plan.units.size()) {}
-
-  std::vector<int64_t> play() {
-    play_pass(false);  // records the schedule
-    policy_.forget_values();
-    std::fill(counts_.begin(), counts_.end(), 0);
-    play_carrying_passes(passes_ - 1);
-    play_pass(false);
-    return counts_;
-  }
-
- private:
-  static ResidencyOptions options(const Plan& plan) {
-    ResidencyOptions options{
-        .unit_bytes = {}, .budget_bytes = plan.budget_bytes, .prefetch_bytes = plan.options.prefetch_bytes};
-    for (const UnitLayout& unit : plan.units) options.unit_bytes.push_back(unit.slab_bytes());
-    return options;
-  }
-
-  // Micro-batches whose end keeps values for the next. When one ends as it began, all later ones are like it.
-  void play_carrying_passes(int count) {
-    for (int done = 0; done < count; ++done) {
-      std::vector<bool> before = resident();
-      std::vector<int64_t> counts_before = counts_;
-      play_pass(true);
-      if (done == 0 || resident() != before) continue;
-      for (size_t i = 0; i < counts_.size(); ++i)
-        counts_[i] += (counts_[i] - counts_before[i]) * (count - done - 1);
-      return;
+  explicit GatherCount(const Plan& plan) : units_(static_cast<int>(plan.units.size())) {
+    options_ = {.unit_bytes = {}, .budget_bytes = plan.budget_bytes, .prefetch_bytes = plan.prefetch_bytes};
+    for (const UnitLayout& unit : plan.units) {
+      options_.unit_bytes.push_back(unit.slab_bytes());
+      options_.lasting.push_back(!unit.trainable);
     }
   }
 
-  // Each unit once forward, once backward in reverse.
-  void play_pass(bool values_last) {
-    count(policy_.begin_pass(ResidencyPolicy::Pass::Train, values_last));
-    for (int unit = 0; unit < units_; ++unit) count(policy_.touch({&unit, 1}));
-    count(policy_.trim());
-    for (int unit = units_ - 1; unit >= 0; --unit) count(policy_.touch({&unit, 1}));
-    count(policy_.end_pass());
+  /// In the middle of a long pass a unit is always needed again within the next micro-batch, so that
+  /// decisions do not depend on how many follow. Where one micro-batch ends as an earlier one did, those in
+  /// between repeat: a shorter pass is played, and repetitions are added.
+  std::vector<int64_t> of_step(int64_t micro_batches) const {
+    for (int64_t length = 32; length < micro_batches; length *= 2) {
+      const int64_t period = period_of(play(length).ends);
+      if (period == 0) continue;
+      const int64_t played = length - (length + period - micro_batches % period) % period;
+      std::vector<int64_t> counts = play(played).counts;
+      const std::vector<int64_t> longer = play(played + period).counts;
+      for (size_t i = 0; i < counts.size(); ++i)
+        counts[i] += (longer[i] - counts[i]) * ((micro_batches - played) / period);
+      return counts;
+    }
+    return play(micro_batches).counts;
   }
 
-  void count(const ResidencyPolicy::Actions& actions) {
-    for (int unit : actions.fetch) ++counts_[static_cast<size_t>(unit)];
+ private:
+  using Held = std::vector<std::pair<bool, bool>>;  // per unit: resident, and fetched ahead
+  struct Played {
+    std::vector<int64_t> counts;  // per unit
+    std::vector<Held> ends;       // of each micro-batch
+  };
+
+  Played play(int64_t micro_batches) const {
+    ResidencyPolicy policy(options_);
+    // The first records the schedule, the second leaves what lasts as all later ones find it.
+    for (int pass = 0; pass < 2; ++pass) {
+      play(policy, micro_batches);
+      policy.forget_values();
+    }
+    return play(policy, micro_batches);
   }
 
-  std::vector<bool> resident() const {
-    std::vector<bool> result(static_cast<size_t>(units_));
-    for (int unit = 0; unit < units_; ++unit) result[static_cast<size_t>(unit)] = policy_.resident(unit);
-    return result;
+  Played play(ResidencyPolicy& policy, int64_t micro_batches) const {
+    Played played{.counts = std::vector<int64_t>(options_.unit_bytes.size()), .ends = {}};
+    const auto count = [&](const ResidencyPolicy::Actions& actions) {
+      for (int unit : actions.fetch) ++played.counts[static_cast<size_t>(unit)];
+    };
+    count(policy.begin_pass(ResidencyPolicy::Pass::Train));
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      for (int unit = 0; unit < units_; ++unit) count(policy.touch({&unit, 1}));
+      count(policy.trim());
+      for (int unit = units_ - 1; unit >= 0; --unit) count(policy.touch({&unit, 1}));
+      count(policy.trim());
+      Held held;
+      for (int unit = 0; unit < units_; ++unit)
+        held.emplace_back(policy.resident(unit), policy.is_ahead(unit));
+      played.ends.push_back(std::move(held));
+    }
+    count(policy.end_pass());
+    return played;
+  }
+
+  // After how many micro-batches things repeat, well before the end; 0: not yet.
+  static int64_t period_of(const std::vector<Held>& ends) {
+    for (size_t second = 1; second < ends.size() / 3; ++second)
+      for (size_t first = second; first-- > 0;)
+        if (ends[first] == ends[second]) return static_cast<int64_t>(second - first);
+    return 0;
   }
 
   int units_;
-  int passes_;
-  ResidencyPolicy policy_;
-  std::vector<int64_t> counts_;
+  ResidencyOptions options_;
 };
 
 // All-gathers of each unit in a step.
 std::vector<int64_t> gathers(const Plan& plan) {
   std::vector<int64_t> counts(plan.units.size());
   if (plan.shard_ranks == 1) return counts;
-  if (plan.placements.parameter == Placement::Shard) return GatherCount(plan).play();
+  if (plan.placements.parameter == Placement::Shard)
+    return GatherCount(plan).of_step(plan.accumulation_steps);
   // Replicated parameters: only what the optimizer changed is stale.
   for (size_t i = 0; i < counts.size(); ++i) counts[i] = plan.units[i].trainable ? 1 : 0;
   return counts;
@@ -105,7 +120,7 @@ std::vector<int64_t> gathers(const Plan& plan) {
 
 void add_traffic(Plan& plan) {
   Sum all_gather, reduce_scatter, all_reduce, padding, padding_of_shards;
-  int64_t reductions = plan.placements.gradient == Placement::Shard ? plan.options.accumulation_steps : 1;
+  int64_t reductions = plan.placements.gradient == Placement::Shard ? plan.accumulation_steps : 1;
   std::vector<int64_t> gather_counts = gathers(plan);
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const UnitLayout& unit = plan.units[i];

@@ -17,13 +17,14 @@
 
 #include "bench_steps.h"
 #include "ranks.h"
+#include "train/trace_file.h"
 #include "verbs.h"
 #include "zero/activations.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
+#include "zero/cpu_operators.h"
 #include "zero/engine.h"
 #include "zero/error.h"
-#include "zero/trace_file.h"
 
 namespace zero::tool {
 namespace {
@@ -169,11 +170,12 @@ std::vector<double> from_all(const Mesh& mesh, double value) {
   return {all.data_ptr<double>(), all.data_ptr<double>() + mesh.size()};
 }
 
-/// "alone_s", "stage_0_s"
+/// "alone_s", "libtorch_s", "stage_0_s"
 std::string field_of(const std::string& beside) {
-  return (beside == kAlone ? beside : "stage_" + beside) + "_s";
+  return (beside == kAlone || beside == kOnLibTorch ? beside : "stage_" + beside) + "_s";
 }
 std::string said_of(const std::string& beside) {
+  if (beside == kOnLibTorch) return "the same on LibTorch's operators";
   return beside == kAlone ? "forward and backward alone" : "stage " + beside;
 }
 
@@ -182,8 +184,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
   std::vector<double> losses = timings.losses;
   for (double& loss : losses) {
     at::Tensor sum = at::tensor(loss, at::kDouble).view({1});
-    mesh.world().all_reduce(sum, Group::Reduce::Sum, "loss").wait();
-    loss = sum.item<double>() / mesh.size();
+    mesh.group("dp").all_reduce(sum, Group::Reduce::Sum, "loss").wait();
+    loss = sum.item<double>() / mesh.group("dp").size();
   }
   auto whole = [&](double value) {
     std::vector<int64_t> result;
@@ -195,11 +197,12 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
   const auto peaks = whole(peak), pss = whole(timings.pss_mib), peak_pss = whole(peak - timings.shared_mib),
              base = whole(base_memory.resident_mib), process = whole(without_tensors(base_memory, tensors));
   if (mesh.rank() != 0) return;
-  const double tokens =
-      static_cast<double>(mesh.size()) * arguments.batch * arguments.sequence * arguments.accumulation;
+  const double tokens = static_cast<double>(mesh.group("dp").size()) * arguments.batch * arguments.sequence *
+                        arguments.accumulation;
   ordered_json record = {{"peer", "zero.cpp"},
                          {"mode", arguments.alone ? "alone" : "zero" + std::to_string(arguments.stage)},
                          {"plain", arguments.plain},
+                         {"operators", arguments.operators},
                          {"model", arguments.model},
                          {"params", step.model().parameters},
                          {"ranks", mesh.size()},
@@ -234,9 +237,9 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
     return;
   }
   std::cout << record["mode"].get<std::string>() << (arguments.plain ? " plain " : " ") << arguments.model
-            << ": " << record["step_s"] << " s a step (median of " << arguments.steps - arguments.warmup
+            << ": " << record["step_s"] << " s per step (median of " << arguments.steps - arguments.warmup
             << "), " << record["tokens_per_s"] << " tokens/s, peak resident " << peaks[0]
-            << " MiB a rank, proportional " << pss[0] << " MiB\n";
+            << " MiB per rank, proportional " << pss[0] << " MiB\n";
   for (const std::string& what : arguments.beside)
     std::cout << "in turn with it, " << said_of(what) << ": " << record[field_of(what)] << " s\n";
 }
@@ -272,6 +275,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
 
 int run_bench(int argc, char** argv) {
   BenchArguments arguments;
+  arguments.operators = CpuOperators::exist() ? kOurs : kOnLibTorch;
   CLI::App app(
       "zero bench step [OPTIONS]\n"
       "Trains a GPT-2 on random tokens and times whole steps: forward, backward, clipping, AdamW. Every step "
@@ -281,42 +285,48 @@ int run_bench(int argc, char** argv) {
   app.require_subcommand(1);
   step->add_option("--model", arguments.model, "tiny or a name of the configuration's model.name")
       ->capture_default_str();
-  step->add_option("--stage", arguments.stage, "ZeRO stage")->check(CLI::Range(0, 3))->capture_default_str();
+  step->add_option("--stage", arguments.stage, "ZeRO stage")
+      ->check(CLI::Range(0, kStages - 1))
+      ->capture_default_str();
   step->add_option("-n,--ranks", arguments.ranks, "ranks on this host")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->capture_default_str();
   step->add_option("--threads", arguments.threads, "compute threads of a rank [cores / ranks]")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   step->add_option("--batch", arguments.batch, "sequences in a micro-batch")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->capture_default_str();
   step->add_option("--seq", arguments.sequence, "tokens in a sequence")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   step->add_option("--steps", arguments.steps, "steps, the warm-up among them")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->capture_default_str();
   step->add_option("--warmup", arguments.warmup, "steps that are not timed")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  step->add_option("--grad-accum", arguments.accumulation, "micro-batches a step")
-      ->check(CLI::PositiveNumber)
+  step->add_option("--grad-accum", arguments.accumulation, "micro-batches per step")
+      ->check(at_least_one())
       ->capture_default_str();
   step->add_option("--dtype", arguments.dtype, "of parameters and computation")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   step->add_option("--backend", arguments.backend, "auto, shm or gloo")->capture_default_str();
   step->add_option("--bucket", arguments.bucket_numel, "elements of a gradient bucket")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   step->add_option("--seed", arguments.seed, "of weights and tokens")->capture_default_str();
   step->add_flag("--plain", arguments.plain, "GPT-2 from torch::nn modules instead of ours");
+  step->add_option("--operators", arguments.operators,
+                   "whose operators the engine computes with: ours, or libtorch's own")
+      ->check(CLI::IsMember({kOurs, kOnLibTorch}))
+      ->capture_default_str();
   step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");
   step->add_option(
           "--beside", arguments.beside,
-          "after every step, time another one in turn: alone (forward and backward only) or a stage; "
-          "more memory, but one run")
+          "after every step, time another one in turn: alone (forward and backward only), libtorch (the same "
+          "stage on LibTorch's operators) or a stage; more memory, but one run")
       ->delimiter(',')
-      ->check(CLI::IsMember({kAlone, "0", "1", "2", "3"}))
+      ->check(CLI::IsMember({kAlone, kOnLibTorch, "0", "1", "2", "3"}))
       ->excludes("--alone");
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
   step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
@@ -329,7 +339,11 @@ int run_bench(int argc, char** argv) {
   require(std::set(arguments.beside.begin(), arguments.beside.end()).size() == arguments.beside.size(),
           ErrorKind::Config, "--beside", "each may be named once");
 
+  require(arguments.operators == kOnLibTorch || CpuOperators::exist(), ErrorKind::Unsupported, "--operators",
+          "zero was built without operators of its own", "build it with ZERO_CPU_OPERATORS=ON");
+
   const Ranks ranks = ranks_of(started_by_launcher() ? 0 : arguments.ranks);
+  if (!arguments.trace.empty() && ranks.must_check()) check_trace_file(arguments.trace);
   if (!ranks.starts) return bench_here(arguments, ranks.job);
   return launch_self(ranks.ranks, argc, argv);
 }

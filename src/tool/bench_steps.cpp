@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "zero/cpu_operators.h"
 #include "zero/engine.h"
-#include "zero/fast_operators.h"
 #include "zero/lazy.h"
 #include "zero/mesh.h"
 
@@ -18,14 +18,14 @@ namespace {
 /// operators, of ours by ours.
 class Alone : public BenchStep {
  public:
-  Alone(BenchModel model, at::ScalarType dtype, bool plain) : BenchStep(std::move(model)), plain_(plain) {
+  Alone(BenchModel model, at::ScalarType dtype, bool ours) : BenchStep(std::move(model)), ours_(ours) {
     materialize(*model_.module);
     model_.module->to(dtype);
   }
 
   double run(const std::vector<Micro>& micros) override {
-    std::optional<FastOperators> fast;
-    if (!plain_) fast.emplace();
+    std::optional<CpuOperators> fast;
+    if (ours_) fast.emplace();
     double loss = 0;
     for (const Micro& micro : micros) {
       at::Tensor value = model_.loss(micro.tokens, micro.targets);
@@ -37,7 +37,7 @@ class Alone : public BenchStep {
   }
 
  private:
-  bool plain_;
+  bool ours_;
 };
 
 OptimizerSpec adamw() { return AdamW{.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1}; }
@@ -64,11 +64,12 @@ class Trained : public BenchStep {
   Engine engine_;
 };
 
-EngineOptions options_of(const BenchArguments& arguments, int stage, at::ScalarType dtype) {
+EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, at::ScalarType dtype) {
   EngineOptions options{.stage = stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
   options.gradient_clipping = 1;
   options.broadcast_initial_values = false;  // all ranks draw from one seed
   options.share_parameters = !arguments.private_parameters;
+  options.cpu_operators = ours;
   if (arguments.bucket_numel > 0) options.reduce_bucket_numel = arguments.bucket_numel;
   return options;
 }
@@ -79,8 +80,10 @@ std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchA
                                            const Mesh& mesh) {
   const auto dtype = arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
-  if (what == kAlone) return std::make_unique<Alone>(std::move(model), dtype, arguments.plain);
-  return std::make_unique<Trained>(std::move(model), options_of(arguments, std::stoi(what), dtype), mesh);
+  const bool ours = arguments.operators == kOurs && what != kOnLibTorch;
+  if (what == kAlone) return std::make_unique<Alone>(std::move(model), dtype, ours && !arguments.plain);
+  const int stage = what == kOnLibTorch ? arguments.stage : std::stoi(what);
+  return std::make_unique<Trained>(std::move(model), options_of(arguments, stage, ours, dtype), mesh);
 }
 
 }  // namespace zero::tool

@@ -19,14 +19,18 @@ namespace zero::tool {
 
 /// Forward and backward without an engine; everything else is a stage's number.
 inline constexpr const char* kAlone = "alone";
+/// The step's own stage, on LibTorch's operators.
+inline constexpr const char* kOnLibTorch = "libtorch";
+/// Whose operators the engine computes with.
+inline constexpr const char* kOurs = "ours";
 
 struct BenchArguments {
-  std::string model = "gpt2", dtype = "bf16", backend = "auto", trace;
+  std::string model = "gpt2", dtype = "bf16", backend = "auto", operators, trace;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
   bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
        bind = false;
-  std::vector<std::string> beside;  // kAlone or stages, each once
+  std::vector<std::string> beside;  // kAlone, kOnLibTorch or stages, each once
   uint64_t seed = 1234;
 };
 
@@ -53,7 +57,7 @@ class BenchStep {
   BenchModel model_;
 };
 
-/// `what` is kAlone or a stage. All ranks of the mesh call together.
+/// `what` is kAlone, kOnLibTorch or a stage. All ranks of the mesh call together.
 std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchArguments& arguments,
                                            const Mesh& mesh);
 

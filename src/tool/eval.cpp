@@ -9,8 +9,8 @@
 #include "verbs.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
-#include "zero/engine_options.h"
 #include "zero/error.h"
+#include "zero/from_config.h"
 #include "zero/inference.h"
 
 namespace zero::tool {
@@ -80,12 +80,12 @@ int run_eval(int argc, char** argv) {
       ->required();
   app.add_option("--data", arguments.data, "token file, made by `zero tokenize`")->required();
   app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   app.add_option("--batches", arguments.batches, "batches a rank takes at most [the whole file]")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   app.add_option("--sequence-length", arguments.sequence_length,
                  "tokens of a sample [as trained; 1024 at most]")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   app.add_option("--budget", arguments.budget, kBudgetHelp + " [the run's residency.budget]");
   app.add_flag("--json", arguments.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;

@@ -3,16 +3,16 @@
 
 #include <iostream>
 
+#include "base/utf8.h"
 #include "budget.h"
 #include "ranks.h"
 #include "text.h"
 #include "verbs.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
-#include "zero/engine_options.h"
 #include "zero/error.h"
+#include "zero/from_config.h"
 #include "zero/inference.h"
-#include "zero/utf8.h"
 
 namespace zero::tool {
 namespace {
@@ -101,7 +101,7 @@ int run_generate(int argc, char** argv) {
   app.add_option("--seed", options.seed, "the same seed gives the same text [0]");
   app.add_option("--tokenizer", arguments.tokenizer, "instead of the run's data.tokenizer");
   app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   app.add_option("--budget", arguments.budget, kBudgetHelp + ", once a text [all]");
   if (!parse(app, argc, argv)) return 0;
   const Ranks ranks = ranks_of(arguments.ranks);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/glob.h"
+#include "base/shape_text.h"
 #include "checkpoint/json.h"
 #include "checkpoint/names.h"
 #include "verbs.h"
@@ -29,9 +30,7 @@ struct Total {
   int64_t tensors = 0, elements = 0, bytes = 0;
 };
 
-int64_t numel_of(const StoredTensor& tensor) {
-  return tensor.pieces.empty() ? 0 : tensor.pieces.back().begin + tensor.pieces.back().numel;
-}
+int64_t numel_of(const StoredTensor& tensor) { return Box::whole(tensor.shape).numel(); }
 
 int64_t bytes_of(const StoredTensor& tensor) { return numel_of(tensor) * itemsize(tensor.dtype); }
 
@@ -45,13 +44,6 @@ std::string purpose_of(const std::string& name) {
 std::string shown(const std::string& name) {
   const std::string quoted = checkpoint::in_quotes(name);
   return quoted.substr(1, quoted.size() - 2);
-}
-
-std::string shape_text(const StoredTensor& tensor) {
-  std::string text = "[";
-  for (const int64_t size : tensor.shape)
-    text.append(text.size() > 1 ? ", " : "").append(std::to_string(size));
-  return text + "]";
 }
 
 std::string files_text(const StoredTensor& tensor) {
@@ -157,7 +149,7 @@ void print_tensors(const CheckpointReader& reader, const std::string& pattern) {
   std::vector<Row> rows = {{"tensor", "type", "shape", "pieces", "size", "in"}};
   for (const auto& [name, tensor] : reader.tensors())
     if (pattern.empty() || glob_matches(pattern, name))
-      rows.push_back({shown(name), std::string(safetensors_name(tensor.dtype)), shape_text(tensor),
+      rows.push_back({shown(name), std::string(safetensors_name(tensor.dtype)), shape_text(tensor.shape),
                       std::to_string(tensor.pieces.size()), human_bytes(bytes_of(tensor)),
                       files_text(tensor)});
   require(rows.size() > 1 || pattern.empty(), ErrorKind::Config, "--tensors",
@@ -173,8 +165,9 @@ Json to_json(const std::filesystem::path& checkpoint, const CheckpointReader& re
     Json pieces = Json::array();
     for (const StoredPiece& piece : tensor.pieces)
       pieces.push_back({{"file", piece.file},
-                        {"begin", piece.begin},
-                        {"numel", piece.numel},
+                        {"box", {{"begin", piece.range.box.begin}, {"size", piece.range.box.size}}},
+                        {"begin", piece.range.begin},
+                        {"numel", piece.range.numel},
                         {"offset_bytes", piece.offset_bytes}});
     tensors[name] = {{"dtype", std::string(safetensors_name(tensor.dtype))},
                      {"shape", tensor.shape},

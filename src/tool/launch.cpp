@@ -14,7 +14,7 @@ int run_launch(int argc, char** argv) {
       "Starts local ranks of a program. Each finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and "
       "MASTER_PORT\n"
       "in its environment. Lines that all ranks print appear once, others are marked with their rank.");
-  app.add_option("-n,--ranks", options.ranks, "how many ranks to start")->required();
+  app.add_option("-n,--ranks", options.ranks, "how many ranks to start")->required()->check(at_least_one());
   app.add_option("--grace", grace_seconds, "seconds from asking ranks to end to killing them [5]")
       ->check(CLI::Range(0, 86400));
   app.add_flag("--lead", options.lead_rank_reports,

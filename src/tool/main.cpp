@@ -1,4 +1,6 @@
 // The `zero` program: finds the verb, runs it, and prints an error as one line.
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -16,8 +18,10 @@ void print_help(std::ostream& out) {
   out << "\n  --help        this list\n  --version     the version\n";
 }
 
-// "rank 2: " in a job of several ranks, unless the text names the rank itself.
+// "rank 2: " in a job of several ranks, unless the text names the rank itself. The launcher of `zero` marks
+// lines, and shows once what all ranks say.
 std::string rank_prefix(const std::string& text) {
+  if (std::getenv("ZERO_LAUNCHER")) return "";
   const char* rank = std::getenv("RANK");
   const char* size = std::getenv("WORLD_SIZE");
   if (!rank || !size || std::atoi(size) <= 1) return "";
@@ -36,18 +40,34 @@ int report(const std::string& text, int code) {
   return code;
 }
 
+// A full disk shows itself when the last of the output is written, if not before.
+void finish_output() {
+  errno = 0;
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  const std::string why = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
+  zero::require(written, zero::ErrorKind::Io, "standard output", "cannot write all of it" + why);
+}
+
 int run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") {
     print_help(std::cout);
+    finish_output();
     return 0;
   }
   if (name == "--version") {
     std::cout << "zero " << ZERO_VERSION << "\n";
+    finish_output();
     return 0;
   }
   for (const auto& verb : zero::tool::verbs())
-    if (name == verb.name) return verb.run(argc - 1, argv + 1);
+    if (name == verb.name) {
+      const int code = verb.run(argc - 1, argv + 1);
+      // What a run of training says is not its result: that lies in its directory.
+      if (verb.output == zero::tool::Output::Result) finish_output();
+      return code;
+    }
   zero::fail(zero::ErrorKind::Config, "zero", "unknown verb \"" + name + "\"", "see zero --help");
 }
 

@@ -1,8 +1,8 @@
 // zero plan CONFIG | zero plan --parameters COUNT
 #include <iostream>
-#include <limits>
 
 #include "verbs.h"
+#include "zero/model_spec.h"
 #include "zero/plan_report.h"
 
 namespace zero::tool {
@@ -12,21 +12,20 @@ int run_plan(int argc, char** argv) {
   CLI::App app(
       "zero plan CONFIG, or zero plan --parameters COUNT\n"
       "Bytes a rank holds and elements it sends in a step, for every stage. Needs no ranks and no tensors.");
-  CLI::Range at_least_one(1, std::numeric_limits<int>::max());
   app.add_option("config", request.config, "configuration file");
   app.add_option("-p,--parameters", request.parameters, "a count instead of a model: 7.5e9, 124M, 1.5B, 1T");
   app.add_option("-n,--ranks", request.ranks, "data-parallel ranks [parallel.ranks, or 1]")
-      ->check(at_least_one);
+      ->check(at_least_one());
   app.add_option("--hosts", request.hosts, "hosts that the ranks are on: those of one share CPU memory [1]")
-      ->check(at_least_one);
+      ->check(at_least_one());
   app.add_option("--set", request.overrides, "change a value of the configuration: section.key=value")
       ->allow_extra_args(false);
-  app.add_option("--accumulation", request.accumulation_steps, "micro-batches a step, for a count [1]")
-      ->check(at_least_one);
+  app.add_option("--accumulation", request.accumulation_steps, "micro-batches per step, for a count [1]")
+      ->check(at_least_one());
   app.add_option("--memory", request.memory, "memory of a rank: asks what fits. 32GB, 80GiB");
   app.add_flag("--json", request.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;
-  PlanAnswer result = answer(request);
+  PlanAnswer result = answer(request, trained_spec);
   for (const std::string& note : result.notes) std::cerr << "zero: note: " << note << "\n";
   std::cout << result.text;
   return 0;

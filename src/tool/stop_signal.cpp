@@ -35,6 +35,8 @@ void watch_stop_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
 }
 
+void outlive_readers() { ::signal(SIGPIPE, SIG_IGN); }
+
 int stop_signal() { return noted; }
 
 bool save_requested() {

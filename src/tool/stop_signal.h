@@ -8,6 +8,10 @@ namespace zero::tool {
 /// program.
 void watch_stop_signals();
 
+/// From now on writing to a pipe that nobody reads any more is an error where it happens, and does not end
+/// the program or what it starts: `zero train CONFIG | tee log` goes on, and saves, when tee is gone.
+void outlive_readers();
+
 /// The signal that came, or 0.
 int stop_signal();
 

@@ -1,6 +1,6 @@
 #include "text.h"
 
-#include "zero/utf8.h"
+#include "base/utf8.h"
 
 namespace zero::tool {
 namespace {

@@ -6,13 +6,13 @@
 
 #include "ranks.h"
 #include "stop_signal.h"
+#include "train/trace_file.h"
 #include "verbs.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
-#include "zero/engine_options.h"
 #include "zero/error.h"
+#include "zero/from_config.h"
 #include "zero/hf_model.h"
-#include "zero/trace_file.h"
 
 namespace zero::tool {
 namespace {
@@ -50,7 +50,9 @@ void conclude(const TrainResult& result) {
 
 int train_here(const Config& config, const Rendezvous& job, TrainOptions options, const std::string& trace) {
   watch_stop_signals();
-  use_training_allocator();
+  if (!use_training_allocator() && job.rank == 0)
+    std::cerr << "note: the kernel reserves no addresses for the allocator (ulimit -v): steps pay for page "
+                 "faults\n";
   if (config.parallel.bind_cores) bind_to_cores(job.local_rank, job.local_size);
   prepare_compute_threads(compute_threads_of(config, job.local_size));
   MeshOptions mesh_options = mesh_options_of(config);
@@ -76,7 +78,7 @@ int run_train(int argc, char** argv) {
       "directory holds. Under torchrun, mpirun, srun or `zero launch` it joins their ranks.");
   app.add_option("config", arguments.config, "configuration file")->required();
   app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   app.add_option("--set", arguments.overrides, "change a value of the configuration: section.key=value")
       ->allow_extra_args(false);
   app.add_option("--run-dir", arguments.run_directory, "instead of run.directory");
@@ -90,17 +92,14 @@ int run_train(int argc, char** argv) {
                  "write what each rank did when to this file; ui.perfetto.dev opens it");
   if (!parse(app, argc, argv)) return 0;
 
+  outlive_readers();
   const Ranks ranks = ranks_of(arguments.ranks);
   const Config config = read(arguments, ranks.ranks);
   TrainOptions options;
   options.resume = arguments.resume;
   options.overwrite = arguments.overwrite;
   if (ranks.must_check()) {
-    if (!arguments.trace.empty()) {
-      const auto folder = std::filesystem::absolute(arguments.trace).parent_path();
-      require(std::filesystem::is_directory(folder), ErrorKind::Config, "--trace",
-              folder.string() + " is not a directory", "make it, or name another file");
-    }
+    if (!arguments.trace.empty()) check_trace_file(arguments.trace);
     if (ranks.is_first())
       for (const std::string& note : config.origin.notes) std::cerr << "zero: note: " << note << "\n";
     mesh_options_of(config);

@@ -16,16 +16,28 @@ std::span<const Verb> verbs() {
   static constexpr Verb kVerbs[] = {
       {"tokenize", "text to a token file", run_tokenize},
       {"plan", "bytes per rank and traffic per step, without any ranks", run_plan},
-      {"train", "train a model; with --ranks N on that many local ranks", run_train},
+      {"train", "train a model; with --ranks N on that many local ranks", run_train, Output::Progress},
       {"eval", "loss and perplexity of a trained model", run_eval},
       {"generate", "text from a trained model", run_generate},
       {"inspect", "what is in a checkpoint", run_inspect},
-      {"verify", "check every byte of a checkpoint", run_verify},
+      {"verify", "check every byte of a checkpoint or of a token file", run_verify},
       {"consolidate", "a model directory for transformers from a checkpoint", run_consolidate},
-      {"launch", "start several local ranks of any program", run_launch},
+      {"launch", "start several local ranks of any program", run_launch, Output::Progress},
       {"bench", "time training steps on this machine", run_bench},
   };
   return kVerbs;
+}
+
+const CLI::Validator& at_least_one() {
+  static const CLI::Validator validator(
+      [](std::string& text) {
+        int64_t value = 0;
+        return CLI::detail::lexical_cast(text, value) && value >= 1
+                   ? std::string()
+                   : "expected a whole number from 1 on, got " + text;
+      },
+      "", "at least one");
+  return validator;
 }
 
 bool parse(CLI::App& app, int argc, char** argv) {

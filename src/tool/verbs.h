@@ -11,10 +11,14 @@ namespace zero::tool {
 /// Gets the arguments after the verb and returns the exit code. Errors are thrown: main() prints them.
 using VerbFunction = int (*)(int argc, char** argv);
 
+/// What a verb writes to standard output: what was asked for, which must be written, or how it is getting on.
+enum class Output { Result, Progress };
+
 struct Verb {
   const char* name;
   const char* help;  // one line, for `zero --help`
   VerbFunction run;
+  Output output = Output::Result;
 };
 
 std::span<const Verb> verbs();
@@ -33,6 +37,9 @@ int run_verify(int argc, char** argv);
 int run_consolidate(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_bench(int argc, char** argv);
+
+/// For CLI::Option::check: a whole number from 1 on.
+const CLI::Validator& at_least_one();
 
 /// Parses a verb's arguments (argv[0] is the verb). False: help was asked for and printed, the verb is done.
 /// Throws Config, with where help is to be had, for arguments that do not fit.

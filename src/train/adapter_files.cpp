@@ -1,9 +1,10 @@
 #include "train/adapter_files.h"
 
+#include "base/output_file.h"
 #include "hf/adapter.h"
-#include "train/run_files.h"
+#include "train/checkpoint_metadata.h"
 #include "zero/error.h"
-#include "zero/model_shape.h"
+#include "zero/model_spec.h"
 
 namespace zero::training {
 namespace {
@@ -35,7 +36,7 @@ void write_adapters(const std::filesystem::path& directory, const Config& config
   replace_file(directory / (std::string(hf::kAdapterWeights) + ".safetensors"),
                hf::safetensors_header(tensors) + data);
   replace_file(directory / hf::kAdapterConfig,
-               hf::adapter_config_text(config.model, config.lora, names, config.model.from));
+               hf::adapter_config_text(config.model, config.lora, names, stored_form(config).model.from));
 }
 
 }  // namespace zero::training

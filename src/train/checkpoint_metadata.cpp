@@ -20,6 +20,13 @@ int64_t count(const Json& json, const char* key, const std::string& place) {
 
 }  // namespace
 
+Config stored_form(Config config) {
+  for (std::string* path : {&config.data.train, &config.data.eval, &config.data.tokenizer, &config.model.from,
+                            &config.lora.from, &config.run.directory})
+    if (!path->empty()) *path = std::filesystem::absolute(*path).lexically_normal().string();
+  return config;
+}
+
 std::string to_text(const CheckpointMetadata& metadata) {
   const Json json = {
       {"step", metadata.step},
@@ -27,12 +34,12 @@ std::string to_text(const CheckpointMetadata& metadata) {
       {"tokens", metadata.tokens},
       {"evaluation_due", metadata.evaluation_due},
       {"vocabulary", {{"size", metadata.vocabulary.size}, {"fingerprint", metadata.vocabulary.fingerprint}}},
-      {"config", Json::parse(to_json(metadata.config))}};
+      {"config", Json::parse(to_json(stored_form(metadata.config)))}};
   return json.dump();
 }
 
 std::string origin_of_frozen(const Config& config) {
-  if (!config.model.from.empty()) return "the model directory " + config.model.from;
+  if (!config.model.from.empty()) return "the model directory " + stored_form(config).model.from;
   return "the initial values of model.seed " + std::to_string(config.model.seed);
 }
 

@@ -20,6 +20,10 @@ struct CheckpointMetadata {
   Config config = {};           // resolved
 };
 
+/// A configuration as a run keeps it: its paths absolute, so that they lead to the same files from any
+/// directory.
+Config stored_form(Config config);
+
 /// A JSON object, for Engine::save.
 std::string to_text(const CheckpointMetadata& metadata);
 

@@ -22,13 +22,14 @@ EvalResult evaluate(const LossFunction& loss, const TokenFile& file, const Evalu
           "give more text");
   const at::NoGradGuard no_grad;
   const Sampler sampler(file.size(), {.sequence_length = options.sequence_length, .shuffle = false});
-  int64_t batches = sampler.evaluation_batches(mesh.size(), options.batch_size);
+  const Group dp = mesh.group("dp");
+  int64_t batches = sampler.evaluation_batches(dp.size(), options.batch_size);
   if (options.batches > 0) batches = std::min(batches, options.batches);
 
   double total = 0;
   int64_t samples = 0;
   for (int64_t index = 0; index < batches; ++index) {
-    const auto mine = sampler.evaluation_batch(index, mesh.rank(), mesh.size(), options.batch_size);
+    const auto mine = sampler.evaluation_batch(index, dp.rank(), dp.size(), options.batch_size);
     std::vector<int64_t> first_tokens;
     first_tokens.reserve(mine.size() + 1);
     for (const int64_t sample : mine) first_tokens.push_back(sampler.first_token(sample));
@@ -44,7 +45,7 @@ EvalResult evaluate(const LossFunction& loss, const TokenFile& file, const Evalu
   sums[0] = total;
   sums[1] = static_cast<double>(samples);
   sums = sums.to(mesh.device());
-  mesh.world().all_reduce(sums, Group::Reduce::Sum, "evaluation").wait();
+  dp.all_reduce(sums, Group::Reduce::Sum, "evaluation").wait();
   sums = sums.cpu();
   EvalResult result;
   result.samples = static_cast<int64_t>(sums[1].item<double>());

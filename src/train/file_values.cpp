@@ -10,7 +10,7 @@
 #include "hf/model_directory.h"
 #include "plan/wanted_tensors.h"
 #include "zero/error.h"
-#include "zero/model_shape.h"
+#include "zero/model_spec.h"
 
 namespace zero::training {
 namespace {
@@ -24,9 +24,9 @@ class FileValues : public InitialValues {
 
   bool holds(const std::string& name) const override { return places_.contains(name); }
 
-  void read(const std::string& name, int64_t begin, at::Tensor out) const override {
+  void read(const std::string& name, const BoxRange& range, at::Tensor out) const override {
     const Place& place = places_.at(name);
-    place.weights->read(place.stored_name, begin, {out.data_ptr<float>(), static_cast<size_t>(out.numel())});
+    place.weights->read(place.stored_name, range, {out.data_ptr<float>(), static_cast<size_t>(out.numel())});
   }
 
  private:

@@ -8,16 +8,18 @@
 #include <string>
 #include <utility>
 
-#include "engine/frozen.h"
-#include "train/agree.h"
+#include "mesh/agree.h"
+#include "saving/frozen.h"
+#include "train/older_checkpoint.h"
 #include "train/saved_values.h"
 #include "zero/lazy.h"
 #include "zero/model_shape.h"
+#include "zero/placement.h"
 
 namespace zero {
 namespace {
 
-std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
+std::shared_ptr<LanguageModel> lazy_inference_model(const Config& config) {
   std::shared_ptr<LanguageModel> model = lazily([&] {
     auto built = make_language_model(shape_of(config));
     add_adapters(*built, config.lora);
@@ -31,10 +33,11 @@ std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
 EngineOptions engine_options(const Config& config, int64_t budget_bytes,
                              std::shared_ptr<const InitialValues> values) {
   EngineOptions options;
-  options.stage = 3;
-  options.dtype = config.precision.param_dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
+  options.stage = stage_that_shards_parameters();
+  options.dtype = config.precision.param_dtype.value_or(Dtype::f32);
   options.budget_bytes = budget_bytes;
   options.group_numel = config.residency.group_numel;
+  options.cpu_operators = config.cpu_operators;
   options.share_parameters = config.residency.share;
   options.initial_values = std::move(values);
   return options;
@@ -47,9 +50,8 @@ void check_left_out(const SavedModel& saved, const training::SavedValues& values
   for (const auto& [name, expected] : values.left_out) {
     const std::array names{name};
     const GatherScope scope(engine, names);
-    training::together(mesh, "frozen parameters", [&] {
-      values.require_same(saved, name, detail::frozen_fingerprint(parameters[name]));
-    });
+    detail::together(mesh, "frozen parameters",
+                     [&] { values.require_same(saved, name, detail::frozen_fingerprint(parameters[name])); });
   }
 }
 
@@ -69,14 +71,16 @@ class Inference::Scope {
 
 Inference::Inference(const SavedModel& saved, const Mesh& mesh, const InferenceOptions& options)
     : mesh_(mesh), gathers_once_(options.budget_bytes == kAllBytes) {
-  training::SavedValues values;
-  training::together(mesh, "model", [&] {
-    values = training::values_of(saved);
-    model_ = lazy_model(saved.config);
+  training::naming_older(saved.checkpoint, [&] {
+    training::SavedValues values;
+    detail::together(mesh, "model", [&] {
+      values = training::values_of(saved);
+      model_ = lazy_inference_model(saved.config);
+    });
+    engine_ = std::make_unique<Engine>(
+        *model_, SGD{}, engine_options(saved.config, options.budget_bytes, values.values), mesh);
+    check_left_out(saved, values, *model_, *engine_, mesh);
   });
-  engine_ = std::make_unique<Engine>(*model_, SGD{},
-                                     engine_options(saved.config, options.budget_bytes, values.values), mesh);
-  check_left_out(saved, values, *model_, *engine_, mesh);
 }
 
 Inference::~Inference() = default;

@@ -7,9 +7,10 @@
 #include <string>
 
 #include "checkpoint/index.h"
-#include "engine/frozen.h"
 #include "hf/model_directory.h"
+#include "saving/frozen.h"
 #include "train/checkpoint_metadata.h"
+#include "train/older_checkpoint.h"
 #include "train/run_files.h"
 #include "train/saved_values.h"
 #include "zero/checkpoint.h"
@@ -38,7 +39,9 @@ fs::path find_checkpoint(const fs::path& path) {
   std::error_code ignored;
   if (fs::exists(path / checkpoint::kIndexName, ignored)) return path;
   if (fs::exists(path / training::kConfigFile, ignored)) return newest_of_run(path);
-  require(fs::is_directory(path, ignored), ErrorKind::Config, path.string(), "there is no such directory",
+  require(fs::is_directory(path, ignored), ErrorKind::Config, path.string(),
+          fs::exists(path, ignored) ? "it is a file, not a run directory or a checkpoint"
+                                    : "there is no such directory",
           "name the directory of a run, or one of its checkpoints");
   fs::path newest = latest_checkpoint(path);
   require(!newest.empty(), ErrorKind::Config, path.string(), "it is neither a run directory nor a checkpoint",
@@ -49,13 +52,6 @@ fs::path find_checkpoint(const fs::path& path) {
 namespace {
 
 constexpr int64_t kMostSampleTokens = 1024;  // of a model directory, whose context may be very long
-
-bool has_tokenizer(const fs::path& directory) {
-  std::error_code ignored;
-  for (const char* name : {"tokenizer.json", "vocab.json", "tokenizer.model"})
-    if (fs::exists(directory / name, ignored)) return true;
-  return false;
-}
 
 SavedModel model_directory(const fs::path& directory) {
   SavedModel saved{
@@ -72,7 +68,7 @@ SavedModel model_directory(const fs::path& directory) {
   });
   config = resolve(config, 1);
   saved.end_token = hf::read_end_token(directory);
-  if (!has_tokenizer(directory)) return saved;
+  if (!Tokenizer::is_in(directory)) return saved;
   config.data.tokenizer = directory.string();
   saved.vocabulary = Tokenizer::load(directory).vocabulary();
   return saved;
@@ -82,11 +78,12 @@ SavedModel model_directory(const fs::path& directory) {
 void read_parameter(const InitialValues& values, const std::string& name, const at::Tensor& parameter) {
   constexpr int64_t kPieceNumel = 1 << 20;
   const at::Tensor flat = parameter.view({-1});
-  if (flat.scalar_type() == at::kFloat) return values.read(name, 0, flat);
+  const BoxRange whole = BoxRange::whole(parameter.sizes());
+  if (flat.scalar_type() == at::kFloat) return values.read(name, whole, flat);
   const at::Tensor buffer = at::empty({std::min(kPieceNumel, flat.numel())}, at::kFloat);
   for (int64_t begin = 0; begin < flat.numel(); begin += kPieceNumel) {
     const at::Tensor piece = buffer.narrow(0, 0, std::min(kPieceNumel, flat.numel() - begin));
-    values.read(name, begin, piece);
+    values.read(name, whole.part(begin, piece.numel()), piece);
     flat.narrow(0, begin, piece.numel()).copy_(piece);
   }
 }
@@ -99,7 +96,8 @@ SavedModel find_model(const fs::path& model) {
   // Both a run and a model directory have a config.json; only the latter's has a model_type.
   if (!is_checkpoint && is_hf_directory(model)) return model_directory(model);
   const fs::path checkpoint = find_checkpoint(model);
-  const training::CheckpointMetadata metadata = training::read_metadata(checkpoint);
+  training::CheckpointMetadata metadata;
+  training::naming_older(checkpoint, [&] { metadata = training::read_metadata(checkpoint); });
   return {.checkpoint = checkpoint,
           .config = metadata.config,
           .vocabulary = metadata.vocabulary,

@@ -7,8 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/output_file.h"
 #include "checkpoint/file_io.h"
-#include "train/run_files.h"
 #include "zero/error.h"
 
 namespace zero::training {
@@ -56,7 +56,7 @@ std::string metrics_line(int64_t step, const EvalResult& result) {
 
 MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) checkpoint::fail_errno(path_, "open");
+  if (descriptor_ < 0) fail_errno(path_, "open");
 }
 
 MetricsFile::~MetricsFile() { ::close(descriptor_); }
@@ -66,7 +66,7 @@ void MetricsFile::append(const std::string& line) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t wrote = ::write(descriptor_, text.data() + done, text.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) checkpoint::fail_errno(path_, "write");
+    if (wrote < 0) fail_errno(path_, "write");
     done += static_cast<size_t>(wrote);
   }
 }
@@ -79,7 +79,12 @@ void cut_metrics(const std::filesystem::path& path, int64_t step) {
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;
+    if (end == std::string::npos) {
+      // What a killed process could not finish; anything else is not ours to drop.
+      require(text[begin] == '{', ErrorKind::Corrupt, path.string(), "it is no file of metrics",
+              "move the file away or repair it");
+      break;
+    }
     const std::string line = text.substr(begin, end - begin);
     if (step_of(line, path.string() + ":" + std::to_string(++number)) <= step) kept += line + "\n";
     begin = end + 1;

@@ -50,27 +50,60 @@ Progress::~Progress() {
   if (out_ != nullptr) std::fflush(out_);
 }
 
-std::string Progress::line(const StepReport& report) const {
-  const double elapsed = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const auto done = static_cast<double>(report.step - first_step_);
-  const double eta = elapsed / done * static_cast<double>(last_step_ - report.step);
-  std::string text =
-      format("step %lld/%lld  loss %.4f  lr %.2e  grad norm %.3f  ", static_cast<long long>(report.step),
-             static_cast<long long>(last_step_), report.loss, report.lr, report.grad_norm);
-  text += human_count(std::llround(tokens_per_s_)) + " tokens/s  memory " +
-          human_bytes(report.resident_bytes) + "  ETA " + duration_text(eta);
-  if (report.skipped) text += "  skipped: the gradient is not finite";
+std::string bar_line(const std::vector<std::string>& fields, double done, int columns) {
+  constexpr size_t kShortBar = 10, kLongBar = 20, kFrame = 3;  // "[", "] "
+  constexpr size_t kBeforeBar = 3;                             // fields that matter more than the bar
+  const size_t room = static_cast<size_t>(std::max(1, columns));
+  std::string text = fields.front().substr(0, room);
+  size_t bar = 0, shown = 1;
+  const auto fits = [&](size_t more) { return text.size() + (bar ? bar + kFrame : 0) + more <= room; };
+  for (; shown < fields.size(); ++shown) {
+    if (shown == kBeforeBar && fits(kShortBar + kFrame)) bar = kShortBar;
+    if (!fits(fields[shown].size() + 2)) break;
+    text += "  " + fields[shown];
+  }
+  if (bar == kShortBar && shown == fields.size() && fits(kLongBar - kShortBar)) bar = kLongBar;
+  if (bar == 0) return text;
+  const auto full = static_cast<size_t>(static_cast<double>(bar) * std::clamp(done, 0.0, 1.0));
+  return "[" + std::string(full, '=') + std::string(bar - full, ' ') + "] " + text;
+}
+
+double Progress::eta_s(const StepReport& report) const {
+  const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin_).count();
+  return elapsed_s / static_cast<double>(report.step - first_step_) *
+         static_cast<double>(last_step_ - report.step);
+}
+
+Progress::Fields Progress::fields_of(const StepReport& report) const {
+  return {.step = format("step %lld/%lld", static_cast<long long>(report.step),
+                         static_cast<long long>(last_step_)),
+          .loss = format("loss %.4f", report.loss),
+          .eta = "ETA " + duration_text(eta_s(report)),
+          .skipped = report.skipped ? "skipped: the gradient is not finite" : "",
+          .speed = human_count(std::llround(tokens_per_s_)) + " tokens/s",
+          .lr = format("lr %.2e", report.lr),
+          .grad_norm = format("grad norm %.3f", report.grad_norm),
+          .memory = "memory " + human_bytes(report.resident_bytes)};
+}
+
+std::string Progress::log_line(const StepReport& report) const {
+  const Fields f = fields_of(report);
+  std::string text;
+  for (const std::string* field :
+       {&f.step, &f.loss, &f.lr, &f.grad_norm, &f.speed, &f.memory, &f.eta, &f.skipped})
+    if (!field->empty()) text += (text.empty() ? "" : "  ") + *field;
   return text;
 }
 
-void Progress::draw(const std::string& text, int64_t step) {
-  constexpr int kBar = 20;
-  const int full = static_cast<int>(kBar * step / std::max<int64_t>(1, last_step_));
-  std::string line = "[" + std::string(static_cast<size_t>(full), '=') +
-                     std::string(static_cast<size_t>(kBar - full), ' ') + "] " + text;
-  const auto most = static_cast<size_t>(std::max(1, columns_of(out_) - 1));
-  if (line.size() > most) line.resize(most);
-  std::fputs(("\r" + line + "\x1b[K").c_str(), out_);
+void Progress::draw(const StepReport& report) {
+  const Fields f = fields_of(report);
+  std::vector<std::string> fields = {f.step, f.loss, f.eta};
+  for (const std::string* field : {&f.skipped, &f.speed, &f.lr, &f.grad_norm, &f.memory})
+    if (!field->empty()) fields.push_back(*field);
+  const double done =
+      static_cast<double>(report.step) / static_cast<double>(std::max<int64_t>(1, last_step_));
+  // A line of all columns would put some terminals' cursor on the next one.
+  std::fputs(("\r" + bar_line(fields, done, columns_of(out_) - 1) + "\x1b[K").c_str(), out_);
   std::fflush(out_);
   drawn_ = true;
 }
@@ -89,10 +122,10 @@ void Progress::step(const StepReport& report) {
   shown_at_ = now;
   shown_step_ = report.step;
   if (terminal_) {
-    draw(line(report), report.step);
+    draw(report);
     return;
   }
-  std::fputs((line(report) + "\n").c_str(), out_);
+  std::fputs((log_line(report) + "\n").c_str(), out_);
   std::fflush(out_);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "zero/train.h"
 
@@ -12,6 +13,11 @@ namespace zero::training {
 
 /// "1h02m", "3m05s", "12s".
 std::string duration_text(double seconds);
+
+/// A terminal's line: as many of the fields as fit into so many columns, the first ones first and none cut
+/// (but the first, where even that does not fit). Behind the third a bar has precedence, long where there is
+/// room for all.
+std::string bar_line(const std::vector<std::string>& fields, double done, int columns);
 
 class Progress {
  public:
@@ -28,8 +34,13 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::string line(const StepReport& report) const;
-  void draw(const std::string& text, int64_t step);
+  struct Fields {
+    std::string step, loss, eta, skipped, speed, lr, grad_norm, memory;
+  };
+  Fields fields_of(const StepReport& report) const;
+  double eta_s(const StepReport& report) const;
+  std::string log_line(const StepReport& report) const;
+  void draw(const StepReport& report);
 
   std::FILE* out_;
   bool terminal_ = false;

@@ -8,12 +8,15 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "base/output_file.h"
 #include "checkpoint/file_io.h"
+#include "train/adapter_files.h"
 #include "train/checkpoint_metadata.h"
 #include "train/metrics.h"
 #include "train/run_files.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
+#include "zero/load_model.h"
 
 namespace zero::training {
 namespace {
@@ -62,14 +65,6 @@ void require_same_model(const Config& config, const fs::path& checkpoint) {
           "it is of another model: " + joined(changed), "resume with the configuration it was made with");
 }
 
-fs::path checkpoint_named(const std::string& resume) {
-  std::error_code error;
-  require(fs::exists(fs::path(resume) / "index.json", error), ErrorKind::Config, resume,
-          fs::exists(resume, error) ? "it is not a checkpoint" : "there is no such checkpoint",
-          "name a directory like RUN/checkpoints/step-00000100, or auto");
-  return resume;
-}
-
 bool is_of_run(const fs::path& checkpoint, const RunPaths& paths) {
   return fs::weakly_canonical(checkpoint / "..") == fs::weakly_canonical(paths.checkpoints / ".");
 }
@@ -92,6 +87,16 @@ void require_own_folder(const Config& config, const RunPaths& paths) {
           "give another --run-dir");
 }
 
+// A new run would give them another name, and write its own in their place.
+void require_other_adapters(const Config& config, const RunPaths& paths) {
+  std::error_code error;
+  const bool same =
+      !config.lora.from.empty() && fs::equivalent(config.lora.from, paths.run / kAdapterDirectory, error);
+  require(!same || error, ErrorKind::Config, config.place("lora.from"),
+          "lora.from: " + config.lora.from + " is where this run writes its own adapters",
+          "copy it elsewhere, or give another --run-dir");
+}
+
 }  // namespace
 
 RunPaths paths_of(const Config& config) {
@@ -105,7 +110,8 @@ RunPaths paths_of(const Config& config) {
 
 std::vector<std::string> differences(const Config& before, const Config& now) {
   std::vector<std::string> changed;
-  const Json old_json = Json::parse(to_json(before)), new_json = Json::parse(to_json(now));
+  const Json old_json = Json::parse(to_json(stored_form(before))),
+             new_json = Json::parse(to_json(stored_form(now)));
   for (const char* section : {"model", "data"}) {
     const Json old_values = old_json.value(section, Json::object());
     const Json new_values = new_json.value(section, Json::object());
@@ -128,16 +134,21 @@ fs::path find_start(const Config& config, const TrainOptions& options) {
           paths.run.string(), "it is not a directory", "give another run.directory");
   if (options.overwrite) {
     require_own_folder(config, paths);
+    require_other_adapters(config, paths);
     return {};
   }
   if (options.resume.empty()) {
     const std::string run = occupied(config, paths);
     require(run.empty(), ErrorKind::Config, paths.run.string(), run, kRemedy);
+    require_other_adapters(config, paths);
     return {};
   }
   const bool newest = options.resume == "auto";
-  fs::path checkpoint = newest ? latest_checkpoint(paths.checkpoints) : checkpoint_named(options.resume);
-  if (checkpoint.empty()) return {};
+  fs::path checkpoint = newest ? latest_checkpoint(paths.checkpoints) : find_checkpoint(options.resume);
+  if (checkpoint.empty()) {
+    require_other_adapters(config, paths);
+    return {};
+  }
   if (!is_of_run(checkpoint, paths)) {
     const std::string run = occupied(config, paths);
     require(run.empty(), ErrorKind::Config, paths.run.string(),
@@ -154,7 +165,7 @@ RunLock::RunLock(const fs::path& run) {
           "give another run.directory");
   const fs::path path = run / ".lock";
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) checkpoint::fail_errno(path, "open");
+  if (descriptor_ < 0) fail_errno(path, "open");
   // Where the file system knows no locks there is nothing to hold.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   ::close(descriptor_);
@@ -167,8 +178,10 @@ RunLock::~RunLock() { ::close(descriptor_); }
 void begin_run(const Config& config, const fs::path& checkpoint, int64_t step, const TrainOptions& options) {
   const RunPaths paths = paths_of(config);
   if (options.overwrite) set_aside(paths.checkpoints);
+  if (checkpoint.empty() && (options.overwrite || config.lora.rank > 0))
+    set_aside(paths.run / kAdapterDirectory);
   if (!checkpoint.empty() && is_of_run(checkpoint, paths)) set_aside_newer(checkpoint, paths);
-  const std::string text = to_json(config);
+  const std::string text = to_json(stored_form(config));
   std::error_code error;
   if (fs::exists(paths.config, error)) {
     constexpr int64_t kMostBytes = 16 << 20;

@@ -1,7 +1,5 @@
 #include "train/run_files.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 
 #include "checkpoint/file_io.h"
@@ -11,21 +9,6 @@ namespace zero::training {
 
 namespace fs = std::filesystem;
 
-void replace_file(const fs::path& path, std::string_view text) {
-  fs::path temporary = path;
-  temporary += ".tmp-" + std::to_string(::getpid());
-  std::error_code ignored;
-  fs::remove(temporary, ignored);  // of an earlier process with this number
-  try {
-    checkpoint::write_text(temporary, text);
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) checkpoint::fail_errno(path, "replace");
-  } catch (...) {
-    fs::remove(temporary, ignored);
-    throw;
-  }
-  checkpoint::sync_directory(path.parent_path());
-}
-
 fs::path set_aside(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return {};
@@ -33,7 +16,7 @@ fs::path set_aside(const fs::path& path) {
     const std::string stem = path.stem().string() + "-" + std::to_string(number);
     fs::path target = path.parent_path() / (stem + path.extension().string());
     if (fs::exists(fs::symlink_status(target, error))) continue;
-    if (std::rename(path.c_str(), target.c_str()) != 0) checkpoint::fail_errno(path, "rename");
+    if (std::rename(path.c_str(), target.c_str()) != 0) fail_errno(path, "rename");
     return target;
   }
 }

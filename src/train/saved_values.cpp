@@ -7,13 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/shape_text.h"
 #include "checkpoint/index.h"
 #include "checkpoint/left_out.h"
 #include "checkpoint/names.h"
 #include "train/file_values.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
-#include "zero/model_shape.h"
+#include "zero/model_spec.h"
 
 namespace zero::training {
 namespace {
@@ -47,14 +48,14 @@ class CheckpointValues : public InitialValues {
            (elsewhere_ && elsewhere_->holds(name));
   }
 
-  void read(const std::string& name, int64_t begin, at::Tensor out) const override {
+  void read(const std::string& name, const BoxRange& range, at::Tensor out) const override {
     const std::string stored_name = std::string(kModelPrefix) + name;
     const auto found = reader_->tensors().find(stored_name);
-    if (found == reader_->tensors().end()) return elsewhere_->read(name, begin, std::move(out));
+    if (found == reader_->tensors().end()) return elsewhere_->read(name, range, std::move(out));
     const at::ScalarType type = stored_type(found->second.dtype, place_ + ": " + name);
     const bool straight = type == out.scalar_type();
     const at::Tensor values = straight ? out : at::empty(out.sizes(), type);
-    reader_->read(stored_name, begin, values.numel(), values.mutable_data_ptr());
+    reader_->read(stored_name, range, values.mutable_data_ptr());
     if (!straight) out.copy_(values);
   }
 
@@ -63,12 +64,6 @@ class CheckpointValues : public InitialValues {
   std::string place_;
   std::shared_ptr<const InitialValues> elsewhere_;  // what the checkpoint leaves out
 };
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text.append(text.size() > 1 ? ", " : "").append(std::to_string(size));
-  return text + "]";
-}
 
 /// A checkpoint beside the model that it shall be of.
 struct Comparison {

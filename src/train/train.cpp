@@ -12,18 +12,19 @@
 #include <map>
 #include <memory>
 
+#include "mesh/agree.h"
 #include "train/adapter_files.h"
-#include "train/agree.h"
 #include "train/batches.h"
 #include "train/checkpoint_metadata.h"
 #include "train/file_values.h"
 #include "train/metrics.h"
+#include "train/older_checkpoint.h"
 #include "train/process_memory.h"
 #include "train/progress.h"
 #include "train/run_directory.h"
 #include "zero/engine.h"
-#include "zero/engine_options.h"
 #include "zero/error.h"
+#include "zero/from_config.h"
 #include "zero/language_model.h"
 #include "zero/lazy.h"
 #include "zero/model_shape.h"
@@ -55,7 +56,7 @@ RunData open_data(const Config& config) {
 
 RunData open_data_together(const Config& config, const Mesh& mesh) {
   std::optional<RunData> data;
-  training::together(mesh, "data", [&] { data = open_data(config); });
+  detail::together(mesh, "data", [&] { data = open_data(config); });
   return *data;
 }
 
@@ -72,7 +73,7 @@ std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
 std::shared_ptr<const InitialValues> open_values_together(const Config& config, const Mesh& mesh,
                                                           const fs::path& checkpoint) {
   std::shared_ptr<const InitialValues> values;
-  training::together(mesh, "model", [&] {
+  detail::together(mesh, "model", [&] {
     const bool needed =
         checkpoint.empty() || training::read_metadata(checkpoint).config.checkpoint.trainable_only;
     if (needed) values = training::file_values_of(config);
@@ -145,12 +146,13 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       checkpoint_(start()),
       model_(lazy_model(config)),
       engine_(*model_, optimizer_of(config),
-              engine_options_with(config, mesh.size(), open_values_together(config, mesh, checkpoint_)),
+              engine_options_with(config, mesh.group("dp").size(),
+                                  open_values_together(config, mesh, checkpoint_)),
               mesh) {
   at::manual_seed(dropout_seed(config.run.seed, mesh.rank()));
   result_.loss = std::numeric_limits<double>::quiet_NaN();
   if (!checkpoint_.empty()) resume();
-  training::together(mesh_, "run directory", [&] {
+  detail::together(mesh_, "run directory", [&] {
     if (mesh_.rank() != 0) return;
     training::begin_run(config_, checkpoint_, step_, options_);
     if (!paths_.metrics.empty()) metrics_ = std::make_unique<training::MetricsFile>(paths_.metrics);
@@ -165,21 +167,23 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
 // Rank 0 looks, so that all go on from the same checkpoint.
 fs::path Trainer::start() {
   fs::path checkpoint;
-  training::together(mesh_, "run directory", [&] {
+  detail::together(mesh_, "run directory", [&] {
     if (mesh_.rank() != 0) return;
     lock_ = std::make_unique<training::RunLock>(paths_.run);
     checkpoint = training::find_start(config_, options_);
   });
-  return training::text_of_rank0(mesh_, checkpoint.string(), "resumed checkpoint");
+  return detail::text_of_rank(mesh_, 0, checkpoint.string(), "resumed checkpoint");
 }
 
 void Trainer::resume() {
   training::CheckpointMetadata metadata;
-  training::together(mesh_, "resumed checkpoint", [&] {
-    metadata = training::read_metadata(checkpoint_);
-    data_.train.require_vocabulary(metadata.vocabulary);
+  training::naming_older(checkpoint_, [&] {
+    detail::together(mesh_, "resumed checkpoint", [&] {
+      metadata = training::read_metadata(checkpoint_);
+      data_.train.require_vocabulary(metadata.vocabulary);
+    });
+    engine_.load(checkpoint_);
   });
-  engine_.load(checkpoint_);
   step_ = metadata.step;
   position_ = metadata.position;
   result_.tokens = metadata.tokens;
@@ -206,16 +210,17 @@ at::Tensor Trainer::micro_batch(int64_t micro) {
   return loss.detach().to(at::kDouble);
 }
 
-// The mean loss over ranks and micro-batches, and what any rank was told to stop by or to save.
+// The mean loss over data-parallel ranks and micro-batches, and what any rank was told to stop by or to save.
 void Trainer::share(const at::Tensor& loss_sum, StepReport& report) {
   const int told = options_.stop_signal ? options_.stop_signal() : 0;
-  const int64_t count = config_.gradient_accumulation_steps * mesh_.size();
+  const Group dp = mesh_.group("dp");
+  const int64_t count = config_.gradient_accumulation_steps * dp.size();
   at::Tensor sums = at::zeros({1}, loss_sum.options());
   sums[0] = loss_sum;
   at::Tensor signal = at::zeros({2}, loss_sum.options());
   signal[0] = told;
   signal[1] = options_.save_requested && options_.save_requested() ? 1 : 0;
-  Work loss_work = mesh_.world().all_reduce(sums, Group::Reduce::Sum, "loss");
+  Work loss_work = dp.all_reduce(sums, Group::Reduce::Sum, "loss");
   Work signal_work = mesh_.world().all_reduce(signal, Group::Reduce::Max, "stop signal");
   loss_work.wait();
   signal_work.wait();
@@ -333,7 +338,7 @@ void Trainer::save_adapters() {
     const float* first = full.const_data_ptr<float>();
     if (mesh_.rank() == 0) values.emplace(name, std::vector<float>(first, first + full.numel()));
   }
-  training::together(mesh_, "adapters", [&] {
+  detail::together(mesh_, "adapters", [&] {
     if (mesh_.rank() == 0)
       training::write_adapters(paths_.run / training::kAdapterDirectory, config_, values);
   });
@@ -370,14 +375,18 @@ void check_run(const Config& config, int ranks, const TrainOptions& options) {
   engine_options_of(config, ranks);
   const RunData data = open_data(config);
   const fs::path checkpoint = training::find_start(config, options);
-  if (checkpoint.empty()) training::file_values_of(config);
-  if (!checkpoint.empty()) data.train.require_vocabulary(training::read_metadata(checkpoint).vocabulary);
+  if (checkpoint.empty()) {
+    training::file_values_of(config);
+    return;
+  }
+  training::naming_older(
+      checkpoint, [&] { data.train.require_vocabulary(training::read_metadata(checkpoint).vocabulary); });
 }
 
 TrainResult train(const Config& config, const Mesh& mesh, const TrainOptions& options) {
   try {
-    training::require_same(mesh, to_json(config), "configuration");
-    training::together(mesh, "configuration", [&] { trained_names_of(config); });
+    detail::require_same(mesh, to_json(config), "configuration");
+    detail::together(mesh, "configuration", [&] { trained_names_of(config); });
     return Trainer(config, mesh, options).run();
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());

@@ -43,14 +43,21 @@ inline Tensors sample_tensors(int seed = 0) {
           {"step", make_tensor(Dtype::i64, {}, seed + 4)}};
 }
 
+/// Elements [begin, begin + numel) of a flattened tensor.
+inline TensorPiece flat_piece(std::string name, Dtype dtype, std::vector<int64_t> shape, int64_t begin,
+                              int64_t numel, const void* data) {
+  BoxRange range = BoxRange::flat(shape, begin, numel);
+  return {std::move(name), dtype, std::move(shape), std::move(range), data};
+}
+
 /// What `rank` holds: an equal part of each tensor, rounded up, so that later ranks may have nothing.
 inline std::vector<TensorPiece> pieces_of(const Tensors& tensors, int rank, int ranks) {
   std::vector<TensorPiece> pieces;
   for (const auto& [name, tensor] : tensors) {
     int64_t part = (tensor.numel() + ranks - 1) / ranks;
     int64_t begin = std::min(tensor.numel(), part * rank), end = std::min(tensor.numel(), begin + part);
-    pieces.push_back({name, tensor.dtype, tensor.shape, begin, end - begin,
-                      tensor.bytes.data() + begin * itemsize(tensor.dtype)});
+    pieces.push_back(flat_piece(name, tensor.dtype, tensor.shape, begin, end - begin,
+                                tensor.bytes.data() + begin * itemsize(tensor.dtype)));
   }
   return pieces;
 }
@@ -80,7 +87,7 @@ inline Tensors read_all(const std::filesystem::path& checkpoint) {
   Tensors result;
   for (const auto& [name, stored] : reader.tensors()) {
     GlobalTensor tensor = make_tensor(stored.dtype, stored.shape, 0);
-    reader.read(name, 0, tensor.numel(), tensor.bytes.data());
+    reader.read(name, BoxRange::whole(tensor.shape), tensor.bytes.data());
     result.emplace(name, std::move(tensor));
   }
   return result;

@@ -11,7 +11,7 @@
 #include "support/golden_gpt2.h"
 #include "support/safetensors_files.h"
 #include "support/temporary_directory.h"
-#include "zero/model_shape.h"
+#include "zero/model_spec.h"
 
 namespace zero::testing {
 
@@ -34,7 +34,7 @@ inline std::filesystem::path write_model_directory(
   std::vector<FileTensor> tensors;
   collect_tensors(model_spec(shape_of(config)), config.model, tensors);
   if (change) change(tensors);
-  directory.write(name + "/config.json", hf::config_text(config.model, Dtype::f32, 63));
+  directory.write(name + "/config.json", hf::config_text(config.model, Dtype::f32, hf::begin_and_end(63)));
   return directory.write(name + "/model.safetensors", safetensors_bytes(tensors)).parent_path();
 }
 

@@ -24,6 +24,9 @@ using std::chrono::milliseconds;
 // sleep. A sleeper is woken by the first post; it wakes by itself to look whether the others still live.
 constexpr int kLooks = 200;
 constexpr microseconds kTurns{150}, kLongestSleep{50'000};
+// Who sleeps longer than this did not run: with Ctrl-Z all ranks of a host are stopped, and the time until
+// they are continued is not one in which others were late.
+constexpr microseconds kDidNotRun{1'000'000};
 
 void pause() {
 #if defined(__x86_64__)
@@ -218,7 +221,8 @@ void Conversation::require_alive(const std::vector<int>& ranks) {
 
 void Conversation::wait(const Reading* reading, const Telling* telling, milliseconds timeout,
                         const std::atomic<bool>& aborted) {
-  const auto began = Clock::now(), deadline = began + timeout;
+  const auto began = Clock::now();
+  auto deadline = began + timeout;
   for (int round = 0;; ++round) {
     std::optional<Board::Nap> nap;
     if (round >= kLooks && Clock::now() - began >= kTurns) nap.emplace(board_);
@@ -233,7 +237,9 @@ void Conversation::wait(const Reading* reading, const Telling* telling, millisec
     } else if (!nap) {
       sched_yield();
     } else {
+      const auto lay_down = Clock::now();
       nap->sleep(kLongestSleep);
+      if (const auto slept = Clock::now() - lay_down; slept > kDidNotRun) deadline += slept;
       const std::lock_guard lock(mutex_);
       progress();
       if (finished(reading, telling)) return;

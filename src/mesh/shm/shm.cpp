@@ -52,6 +52,10 @@ class ShmTransport final : public Transport {
     return join(Board::open(from_bytes(store->get("board")), rank, size), rank, size, name);
   }
 
+  std::vector<int> memories(const std::vector<int>& hosts) const override {
+    return std::vector<int>(hosts.size(), 0);
+  }
+
  private:
   std::unique_ptr<Channel> join(Board board, int rank, int size, const std::string& name) {
     board.attach(memory_->first_segment());

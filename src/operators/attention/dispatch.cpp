@@ -4,7 +4,6 @@
 #include "base/processor.h"
 #include "operators/attention/scratch.h"
 #include "operators/attention/variants.h"
-#include "operators/product/product.h"
 
 namespace zero::attention {
 namespace {
@@ -14,7 +13,7 @@ std::vector<const Kernels*> found() {
 #if defined(__x86_64__)
   if (runs_avx2()) result.push_back(&kAvx2);
   if (runs_avx512()) result.push_back(&kAvx512);
-  if (product::runs_amx()) result.push_back(&kAmx);
+  if (runs_amx()) result.push_back(&kAmx);
 #endif
   return result;
 }

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "operators/product/pack.h"
+#include "operators/product/product.h"
 #include "operators/product/store.h"
 #include "operators/product/tile.h"
-#include "operators/product/variants.h"
 
 namespace zero::product {
 namespace {
@@ -20,8 +20,7 @@ constexpr int64_t kSumsBytes = 1024 << 10;  // of sums that wait for the next pa
 /// each.
 class Chores {
  public:
-  Chores(Storing& storing, Packing& packing, int64_t tiles_to_pack, Prefetch<uint16_t>& prefetch,
-         int64_t steps)
+  Chores(Storing& storing, Packing& packing, int64_t tiles_to_pack, Prefetch& prefetch, int64_t steps)
       : storing_(storing),
         packing_(packing),
         prefetch_(prefetch),
@@ -44,7 +43,7 @@ class Chores {
 
   Storing& storing_;
   Packing& packing_;
-  Prefetch<uint16_t>& prefetch_;
+  Prefetch& prefetch_;
   int64_t steps_, count_, due_ = 0;
 };
 
@@ -182,7 +181,7 @@ class Pass {
     const int64_t panels = panels_of_group(first), kept_panels = kept_.panels(), steps = kept_.steps();
     const int64_t all_blocks = panels * kept_panels;
     Packing packing = packing_of(first + plan_.group);
-    Prefetch<uint16_t> fetching;
+    Prefetch fetching;
     const int64_t ahead = first + plan_.group * (packing.tiles() > 0 ? 2 : 1);
     if (ahead < end_)
       fetching = prefetch(plan_.streamed.side, region_of(ahead, panels_of_group(ahead)), all_blocks * steps);
@@ -254,13 +253,7 @@ void multiply(const Bf16Product& product, int64_t begin, int64_t end, char* scra
 
 }  // namespace
 
-const KernelsOf<uint16_t> kBf16Amx{.name = "amx",
-                                   .fewest_rows = 16,
-                                   .fewest_multiplications = 1 << 21,
-                                   .in_batches = false,
-                                   .parts_of = &parts_of,
-                                   .scratch_bytes = &scratch_bytes,
-                                   .multiply = &multiply};
+const Kernels kAmx{.parts_of = &parts_of, .scratch_bytes = &scratch_bytes, .multiply = &multiply};
 
 }  // namespace zero::product
 

@@ -89,7 +89,7 @@ class Packing {
 };
 
 /// Asks for the lines of a region within `steps` steps.
-inline Prefetch<uint16_t> prefetch(const Bf16Side& side, const Region& region, int64_t steps) {
+inline Prefetch prefetch(const Bf16Side& side, const Region& region, int64_t steps) {
   return {side, region.row, region.rows, region.k, region.depth, steps};
 }
 

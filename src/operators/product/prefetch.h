@@ -9,18 +9,17 @@ namespace zero::product {
 
 /// Asks for the lines of a part of a side that is packed or multiplied later, some with each step of what is
 /// computed before.
-template <class T>
 class Prefetch {
  public:
   Prefetch() = default;
   /// Rows [row, row + rows) and [k, k + depth) of each, within `steps` steps.
-  [[gnu::always_inline]] Prefetch(const SideOf<T>& side, int64_t row, int64_t rows, int64_t k, int64_t depth,
+  [[gnu::always_inline]] Prefetch(const Bf16Side& side, int64_t row, int64_t rows, int64_t k, int64_t depth,
                                   int64_t steps) {
     if (rows <= 0 || depth <= 0) return;
     at_ = reinterpret_cast<const char*>(side.data +
                                         (side.along_k ? row * side.stride + k : k * side.stride + row));
-    stride_bytes_ = side.stride * static_cast<int64_t>(sizeof(T));
-    lines_ = blocks((side.along_k ? depth : rows) * static_cast<int64_t>(sizeof(T)), kLine);
+    stride_bytes_ = side.stride * kElement;
+    lines_ = blocks((side.along_k ? depth : rows) * kElement, kLine);
     left_ = side.along_k ? rows : depth;
     each_step_ = blocks(lines_ * left_, steps);
   }
@@ -36,7 +35,7 @@ class Prefetch {
   }
 
  private:
-  static constexpr int64_t kLine = 64;
+  static constexpr int64_t kLine = 64, kElement = sizeof(uint16_t);
 
   const char* at_ = nullptr;
   int64_t stride_bytes_ = 0, lines_ = 0, left_ = 0, line_ = 0, each_step_ = 0;

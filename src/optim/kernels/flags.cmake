@@ -7,5 +7,4 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avx512.cpp PROPERTIES
                               COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq")
 endif()
-set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/../lr_schedule.cpp ${CMAKE_CURRENT_LIST_DIR}/../lr_deepspeed.cpp
-                            ${CMAKE_CURRENT_LIST_DIR}/../check.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/../lr_schedule.cpp ${CMAKE_CURRENT_LIST_DIR}/../lr_deepspeed.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)

@@ -1,5 +1,5 @@
 #pragma once
-// Element-wise optimizer updates on raw memory: one pass reads gradient, master and state once, and writes
+// Optimizer updates on raw memory: one pass reads gradient, master and state once, and writes
 // master, state and the low-precision parameter. No tensors and no threads here: callers split the range.
 //
 // All variants do the same IEEE operations in the same order (no fused multiply-add), so they give the same
@@ -8,6 +8,10 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <tuple>
+#include <variant>
+
+#include "optim/kernels/rules.h"
 
 namespace zero::kernels {
 
@@ -25,8 +29,8 @@ struct Buffers {
       nullptr;  // not null: the parameter is bf16, and the two are the master, both updated
   const void* gradient = nullptr;  // read; f32, bf16 or f16
   void* parameter = nullptr;       // master rounded to nearest even; NaN becomes the quiet NaN
-  float* first = nullptr;          // Adam's exp_avg, SGD's momentum (null: none), Lion's exp_avg
-  float* second = nullptr;         // Adam's exp_avg_sq
+  float* first = nullptr;          // the rule's states, in the order of its row; null: none
+  float* second = nullptr;
   Element gradient_type = Element::f32;
   Element parameter_type = Element::none;  // none: no copy
 };
@@ -34,55 +38,38 @@ struct Buffers {
 /// The same buffers, `count` elements further on.
 Buffers advance(Buffers buffers, int64_t count);
 
-// Scalars are computed in double and rounded once. g is gradient * gradient_scale, p the master.
-
-/// torch::optim::Adam and AdamW:  decoupled: p *= decay;  else: g += decay * p
-///   m = beta1 m + one_minus_beta1 g;  v = beta2 v + one_minus_beta2 g g
-///   p -= step_size m / (sqrt(v) inverse_root_correction + eps)
-struct AdamScalars {
-  float gradient_scale = 1;
-  float decay = 0;  // decoupled: 1 - lr * weight_decay; else weight_decay
-  float beta1 = 0, one_minus_beta1 = 0;
-  float beta2 = 0, one_minus_beta2 = 0;
-  float inverse_root_correction = 1;  // 1 / sqrt(1 - beta2^step)
-  float eps = 0;
-  float step_size = 0;  // lr / (1 - beta1^step)
-  bool decoupled = true;
+/// The kernels of one rule, over `count` elements.
+template <class Rule>
+struct RuleKernels {
+  using Scalars = typename Arithmetic<Rule>::Scalars;
+  void (*update)(const Buffers& buffers, const Scalars& scalars, int64_t count);
+  /// The first phase of a rule with sums (null for others): writes its kSums sums over these elements, in
+  /// fp64 and 16 interleaved partial sums each.
+  void (*direction)(const Buffers& buffers, const Scalars& scalars, int64_t count, double* sums);
 };
 
-/// torch::optim::SGD:  g += weight_decay p;  buffer = momentum buffer + one_minus_dampening g
-///   p -= lr (no buffer: g;  nesterov: g + nesterov_momentum buffer;  else: buffer)
-/// A buffer's first step is momentum = 0, one_minus_dampening = 1.
-struct SgdScalars {
-  float gradient_scale = 1;
-  float weight_decay = 0;
-  float momentum = 0, one_minus_dampening = 1, nesterov_momentum = 0;
-  float lr = 0;
-  bool nesterov = false;
+template <class Rules>
+struct KernelsOfRules;
+template <class... Rules>
+struct KernelsOfRules<std::variant<Rules...>> {
+  using type = std::tuple<RuleKernels<Rules>...>;
 };
 
-/// Lion (arXiv 2302.06675):  p = decay p - lr sign(beta1 m + one_minus_beta1 g);  m = beta2 m +
-/// one_minus_beta2 g sign(0) and sign(NaN) are 0, as torch::sign.
-struct LionScalars {
-  float gradient_scale = 1;
-  float decay = 1;  // 1 - lr * weight_decay
-  float beta1 = 0, one_minus_beta1 = 0;
-  float beta2 = 0, one_minus_beta2 = 0;
-  float lr = 0;
-};
-
-/// One implementation of all kernels. Each updates `count` elements.
+/// One implementation of all kernels.
 struct KernelSet {
   std::string_view name;  // "reference", "avx2", "avx512"
-  void (*adam)(const Buffers& buffers, const AdamScalars& scalars, int64_t count);
-  void (*sgd)(const Buffers& buffers, const SgdScalars& scalars, int64_t count);
-  void (*lion)(const Buffers& buffers, const LionScalars& scalars, int64_t count);
+  KernelsOfRules<OptimizerRule>::type rules;
   /// Sums of squares in fp64, one for every `block` elements and one for the rest; each in 16 interleaved
   /// partial sums.
   void (*sums_of_squares)(const void* gradient, Element type, int64_t count, int64_t block, double* sums);
   /// A master and its two parts, as Buffers::remainder says.
   void (*split)(const float* masters, uint16_t* halves, Remainder* remainders, int64_t count);
   void (*join)(const uint16_t* halves, const Remainder* remainders, float* masters, int64_t count);
+
+  template <class Rule>
+  const RuleKernels<Rule>& of() const {
+    return std::get<RuleKernels<Rule>>(rules);
+  }
 };
 
 /// The sets that this processor and operating system can run, slowest first; the reference is always there.

@@ -1,7 +1,10 @@
 #pragma once
-// The update rules, written once over a vector type V (Scalar in scalar.h; the others beside their kernel
-// sets). In an unnamed namespace for the reason that scalar.h gives.
+// How the rules (rules.h) pass over memory, for a vector type V (Scalar in scalar.h; the others beside their
+// kernel sets). In an unnamed namespace for the reason that scalar.h gives.
 
+#include <type_traits>
+
+#include "optim/kernels/rules.h"
 #include "optim/kernels/scalar.h"
 
 namespace zero::kernels {
@@ -64,81 +67,78 @@ struct Master {
   }
 };
 
-template <Element kGradient, class Weights, bool kDecoupled>
-struct AdamPass {
-  template <class V>
-  static void run(const Buffers& b, const AdamScalars& s, int64_t begin, int64_t end) {
-    const auto scale = V::set(s.gradient_scale), decay = V::set(s.decay);
-    const auto beta1 = V::set(s.beta1), one_minus_beta1 = V::set(s.one_minus_beta1);
-    const auto beta2 = V::set(s.beta2), one_minus_beta2 = V::set(s.one_minus_beta2);
-    const auto correction = V::set(s.inverse_root_correction), eps = V::set(s.eps),
-               step_size = V::set(s.step_size);
-    for (int64_t i = begin; i < end; i += V::kWidth) {
-      auto g = V::mul(load_as<V, kGradient>(b.gradient, i), scale);
-      auto p = Weights::template load<V>(b, i);
-      if constexpr (kDecoupled) {
-        p = V::mul(p, decay);
-      } else {
-        g = V::add(g, V::mul(decay, p));
-      }
-      const auto m = V::add(V::mul(load<V>(b.first, i), beta1), V::mul(one_minus_beta1, g));
-      const auto v = V::add(V::mul(load<V>(b.second, i), beta2), V::mul(V::mul(one_minus_beta2, g), g));
-      const auto denominator = V::add(V::mul(V::sqrt(v), correction), eps);
-      p = V::sub(p, V::div(V::mul(step_size, m), denominator));
-      V::store(b.first + i, m);
-      V::store(b.second + i, v);
-      Weights::template store<V>(b, i, p);
-    }
+/// Element i goes into lane i % 16, whatever the variant; lanes are added as a tree. Vectors are as wide.
+constexpr int64_t kLanes = 16;
+
+inline double sum_lanes(double* lanes) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
+  return lanes[0];
+}
+
+/// What a rule's direction adds squares to: nothing, lanes of one element at a time, or a vector's.
+struct NoSums {};
+template <int kSums>
+struct LaneSums {
+  double lanes[kSums][kLanes] = {};
+  int64_t lane = 0;
+  void add_square(int sum, float value) { lanes[sum][lane] += double{value} * double{value}; }
+};
+template <class V, int kSums>
+struct VectorSums {
+  typename V::Squares squares[kSums];
+  void add_square(int sum, typename V::Reg value) { squares[sum].add(value); }
 };
 
-enum class Momentum : uint8_t { none, heavy_ball, nesterov };
+enum class Phase : uint8_t { fused, direction, update };
 
-template <Element kGradient, class Weights, Momentum kMomentum>
-struct SgdPass {
-  template <class V>
-  static void run(const Buffers& b, const SgdScalars& s, int64_t begin, int64_t end) {
-    const auto scale = V::set(s.gradient_scale), decay = V::set(s.weight_decay), lr = V::set(s.lr);
-    const auto momentum = V::set(s.momentum), undamped = V::set(s.one_minus_dampening);
-    const auto nesterov = V::set(s.nesterov_momentum);
-    for (int64_t i = begin; i < end; i += V::kWidth) {
-      auto p = Weights::template load<V>(b, i);
-      auto g = V::add(V::mul(load_as<V, kGradient>(b.gradient, i), scale), V::mul(decay, p));
-      if constexpr (kMomentum != Momentum::none) {
-        const auto buffer = V::add(V::mul(load<V>(b.first, i), momentum), V::mul(undamped, g));
-        V::store(b.first + i, buffer);
-        g = kMomentum == Momentum::nesterov ? V::add(g, V::mul(nesterov, buffer)) : buffer;
-      }
-      p = V::sub(p, V::mul(lr, g));
-      Weights::template store<V>(b, i, p);
+/// One phase of a rule over elements [begin, end).
+template <class V, class Rule, Element kGradient, class Weights, int kStates, Phase kPhase, class Sums>
+void run_elements(const Buffers& b, const typename Rule::Scalars& given, int64_t begin, int64_t end,
+                  Sums& sums) {
+  // Copies: stores might change what lies elsewhere.
+  const typename Rule::Scalars s = given;
+  float* const states[] = {b.first, b.second};
+  for (int64_t i = begin; i < end; i += V::kWidth) {
+    Elements<V, kStates> x;
+    if constexpr (kPhase != Phase::update) x.gradient = load_as<V, kGradient>(b.gradient, i);
+    x.master = Weights::template load<V>(b, i);
+    for (int k = 0; k < kStates; ++k) x.states[k] = load<V>(states[k], i);
+    if constexpr (kPhase == Phase::direction) {
+      if constexpr (V::kWidth == 1) sums.lane = i % kLanes;
+      Rule::direction(s, x, sums);
+    } else {
+      Rule::update(s, x);
     }
+    if constexpr (kPhase != Phase::update)
+      for (int k = 0; k < kStates; ++k) V::store(states[k] + i, x.states[k]);
+    if constexpr (kPhase != Phase::direction) Weights::template store<V>(b, i, x.master);
   }
-};
-
-template <Element kGradient, class Weights>
-struct LionPass {
-  template <class V>
-  static void run(const Buffers& b, const LionScalars& s, int64_t begin, int64_t end) {
-    const auto scale = V::set(s.gradient_scale), decay = V::set(s.decay), lr = V::set(s.lr);
-    const auto beta1 = V::set(s.beta1), one_minus_beta1 = V::set(s.one_minus_beta1);
-    const auto beta2 = V::set(s.beta2), one_minus_beta2 = V::set(s.one_minus_beta2);
-    for (int64_t i = begin; i < end; i += V::kWidth) {
-      const auto g = V::mul(load_as<V, kGradient>(b.gradient, i), scale);
-      const auto m = load<V>(b.first, i);
-      const auto direction = V::sign(V::add(V::mul(m, beta1), V::mul(one_minus_beta1, g)));
-      const auto p = V::sub(V::mul(Weights::template load<V>(b, i), decay), V::mul(lr, direction));
-      V::store(b.first + i, V::add(V::mul(m, beta2), V::mul(one_minus_beta2, g)));
-      Weights::template store<V>(b, i, p);
-    }
-  }
-};
+}
 
 /// Whole vectors, then the tail one by one.
-template <class V, class Pass, class Scalars>
-void run_pass(const Buffers& buffers, const Scalars& scalars, int64_t count) {
+template <class V, class Rule, Element kGradient, class Weights, int kStates, Phase kPhase>
+void run_pass(const Buffers& b, const typename Rule::Scalars& s, int64_t count) {
   const int64_t whole = count - count % V::kWidth;
-  Pass::template run<V>(buffers, scalars, 0, whole);
-  Pass::template run<Scalar>(buffers, scalars, whole, count);
+  NoSums none;
+  run_elements<V, Rule, kGradient, Weights, kStates, kPhase>(b, s, 0, whole, none);
+  run_elements<Scalar, Rule, kGradient, Weights, kStates, kPhase>(b, s, whole, count, none);
+}
+
+template <class V, class Rule, Element kGradient, class Weights, int kStates>
+void run_direction(const Buffers& b, const typename Rule::Scalars& s, int64_t count, double* sums) {
+  static_assert(V::kWidth == 1 || V::kWidth == kLanes);
+  constexpr Phase kPhase = Phase::direction;
+  const int64_t whole = V::kWidth == 1 ? 0 : count - count % V::kWidth;
+  LaneSums<Rule::kSums> lanes;
+  if constexpr (V::kWidth > 1) {
+    VectorSums<V, Rule::kSums> vectors;
+    run_elements<V, Rule, kGradient, Weights, kStates, kPhase>(b, s, 0, whole, vectors);
+    for (int k = 0; k < Rule::kSums; ++k) vectors.squares[k].store(lanes.lanes[k]);
+  }
+  run_elements<Scalar, Rule, kGradient, Weights, kStates, kPhase>(b, s, whole, count, lanes);
+  for (int k = 0; k < Rule::kSums; ++k) sums[k] = sum_lanes(lanes.lanes[k]);
 }
 
 template <Element kType>
@@ -160,53 +160,63 @@ void with_element(Element type, F f) {
   }
 }
 
-/// Calls f with the gradient's type as a constant and a Master.
+/// Calls f with the gradient's type as a constant.
 template <class F>
-void with_elements(const Buffers& buffers, F f) {
+void with_gradient(const Buffers& buffers, F f) {
   with_element(buffers.gradient_type, [&](auto gradient) {
-    if constexpr (gradient.value != Element::none) {
-      if (buffers.remainder) return f(gradient, Master<Element::bf16, true>{});
-      with_element(buffers.parameter_type,
-                   [&](auto parameter) { f(gradient, Master<parameter.value, false>{}); });
-    }
+    if constexpr (gradient.value != Element::none) f(gradient);
   });
 }
 
-template <class V>
-void adam(const Buffers& buffers, const AdamScalars& scalars, int64_t count) {
-  with_elements(buffers, [&](auto gradient, auto weights) {
-    using W = decltype(weights);
-    if (scalars.decoupled) return run_pass<V, AdamPass<gradient.value, W, true>>(buffers, scalars, count);
-    run_pass<V, AdamPass<gradient.value, W, false>>(buffers, scalars, count);
-  });
+/// Calls f with a Master.
+template <class F>
+void with_master(const Buffers& buffers, F f) {
+  if (buffers.remainder) return f(Master<Element::bf16, true>{});
+  with_element(buffers.parameter_type, [&](auto parameter) { f(Master<parameter.value, false>{}); });
 }
 
-template <class V>
-void sgd(const Buffers& buffers, const SgdScalars& scalars, int64_t count) {
-  with_elements(buffers, [&](auto gradient, auto weights) {
-    constexpr Element kG = gradient.value;
-    using W = decltype(weights);
-    if (!buffers.first) return run_pass<V, SgdPass<kG, W, Momentum::none>>(buffers, scalars, count);
-    if (scalars.nesterov) return run_pass<V, SgdPass<kG, W, Momentum::nesterov>>(buffers, scalars, count);
-    run_pass<V, SgdPass<kG, W, Momentum::heavy_ball>>(buffers, scalars, count);
-  });
-}
-
-template <class V>
-void lion(const Buffers& buffers, const LionScalars& scalars, int64_t count) {
-  with_elements(buffers, [&](auto gradient, auto weights) {
-    run_pass<V, LionPass<gradient.value, decltype(weights)>>(buffers, scalars, count);
-  });
-}
-
-/// Element i goes into lane i % 16, whatever the variant; lanes are added as a tree. Vectors are as wide.
-constexpr int64_t kLanes = 16;
-
-inline double sum_lanes(double* lanes) {
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+/// Calls f with the number of states as a constant.
+template <class Rule, class F>
+void with_states(const Buffers& buffers, F f) {
+  if constexpr (Rule::kLeastStates == Rule::kMostStates) {
+    f(std::integral_constant<int, Rule::kMostStates>{});
+  } else if (buffers.first) {
+    f(std::integral_constant<int, Rule::kMostStates>{});
+  } else {
+    f(std::integral_constant<int, Rule::kLeastStates>{});
   }
-  return lanes[0];
+}
+
+template <class V, class Rule>
+void update_pass(const Buffers& buffers, const typename Rule::Scalars& scalars, int64_t count) {
+  constexpr Phase kPhase = Rule::kSums > 0 ? Phase::update : Phase::fused;
+  const auto run = [&](auto gradient) {
+    with_master(buffers, [&](auto weights) {
+      with_states<Rule>(buffers, [&](auto states) {
+        run_pass<V, Rule, gradient.value, decltype(weights), states.value, kPhase>(buffers, scalars, count);
+      });
+    });
+  };
+  if constexpr (kPhase == Phase::update)
+    run(ElementConstant<Element::f32>{});  // of the gradient, which is not read
+  else
+    with_gradient(buffers, run);
+}
+
+template <class V, class Rule>
+void direction_pass(const Buffers& buffers, const typename Rule::Scalars& scalars, int64_t count,
+                    double* sums) {
+  // The master is only read: no copy of it is made.
+  Buffers read = buffers;
+  if (!read.remainder) read.parameter_type = Element::none;
+  with_gradient(read, [&](auto gradient) {
+    const auto run = [&](auto weights) {
+      run_direction<V, Rule, gradient.value, decltype(weights), Rule::kMostStates>(read, scalars, count,
+                                                                                   sums);
+    };
+    if (read.remainder) return run(Master<Element::bf16, true>{});
+    run(Master<Element::none, false>{});
+  });
 }
 
 template <Element kType>
@@ -280,9 +290,22 @@ void join(const uint16_t* halves, const Remainder* remainders, float* masters, i
   for (int64_t i = whole; i < count; ++i) masters[i] = Scalar::load_split(halves + i, remainders + i);
 }
 
+template <class V, class Rule>
+constexpr RuleKernels<Rule> rule_kernels() {
+  RuleKernels<Rule> kernels{.update = update_pass<V, Arithmetic<Rule>>, .direction = nullptr};
+  if constexpr (Arithmetic<Rule>::kSums > 0) kernels.direction = direction_pass<V, Arithmetic<Rule>>;
+  return kernels;
+}
+
+template <class V, class... Rules>
+constexpr std::tuple<RuleKernels<Rules>...> all_rule_kernels(const std::variant<Rules...>*) {
+  return {rule_kernels<V, Rules>()...};
+}
+
 template <class V>
 constexpr KernelSet kernel_set(std::string_view name) {
-  return {name, adam<V>, sgd<V>, lion<V>, sums_of_squares<V>, split<V>, join<V>};
+  return {name, all_rule_kernels<V>(static_cast<const OptimizerRule*>(nullptr)), sums_of_squares<V>, split<V>,
+          join<V>};
 }
 
 }  // namespace

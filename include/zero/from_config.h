@@ -1,0 +1,47 @@
+#pragma once
+// What the configuration says, in the words of the parts that act on it. Pure functions of a resolved Config
+// (see resolve()); errors carry the place of the key in the file.
+
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+#include "zero/config.h"
+#include "zero/engine.h"
+#include "zero/lr_schedule.h"
+#include "zero/mesh.h"
+#include "zero/optimizer.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace zero {
+
+/// `optimizer`. DeepSpeed's "Adam" is AdamW unless adam_w_mode is false.
+OptimizerSpec optimizer_of(const Config& config);
+
+/// `scheduler`. Throws Config for values that make no schedule.
+LrSchedule schedule_of(const Config& config);
+
+/// Everything else that the engine is told. `ranks`: of the data-parallel axis, for prescale_gradients, which
+/// divides by all of them before the reduction. Throws Unsupported for types that the engine does not train.
+EngineOptions engine_options_of(const Config& config, int ranks);
+
+/// `parallel`. Throws Unsupported where the backend needs a device that is not there.
+MeshOptions mesh_options_of(const Config& config);
+
+/// Compute threads of one of `local_ranks` ranks on this host: parallel.threads_per_rank, else its part of
+/// the cores.
+int compute_threads_of(const Config& config, int local_ranks);
+
+/// Names of the model's parameters that are trained, in module order. Throws Config for patterns (`frozen`,
+/// `trainable`, `lora.targets`, `parameter_groups`) that match nothing and where nothing is left to train.
+std::vector<std::string> trained_names_of(const Config& config);
+
+/// Lets no gradient reach the parameters of the configured model that are not trained. Call it before the
+/// engine is made; values may be lazy. Throws as trained_names_of.
+void freeze(torch::nn::Module& module, const Config& config);
+
+}  // namespace zero

@@ -1,0 +1,261 @@
+#pragma once
+// The optimizers whose update is ours, as a table: one struct and one row each. Configuration, checks, plan
+// and documentation follow from the rows; the arithmetic is in src/optim/kernels/rules.h. No tensors here.
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace zero {
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), torch::optim::AdamW's
+/// arithmetic.
+struct AdamW {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  bool bias_correction = true;
+  bool operator==(const AdamW&) const = default;
+};
+/// Adam with L2 decay added to the gradient (Kingma and Ba, arXiv 1412.6980).
+struct Adam {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool bias_correction = true;
+  bool operator==(const Adam&) const = default;
+};
+/// Gradient descent with torch::optim::SGD's momentum.
+struct SGD {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool operator==(const SGD&) const = default;
+};
+/// Lion (Chen et al., arXiv 2302.06675).
+struct Lion {
+  double lr = 1e-4;
+  double beta1 = 0.9, beta2 = 0.99;
+  double weight_decay = 0;
+  bool operator==(const Lion&) const = default;
+};
+/// LAMB (You et al., arXiv 1904.00962, algorithm 2). Of a whole parameter w, however it is cut:
+///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g
+///   u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay w
+///   w -= lr ratio u,  ratio = |w| / |u| within [min_coeff, max_coeff]; 1 where |w| or |u| is 0
+/// The moments are corrected before the norm is taken, as in the paper and apex's FusedLAMB; DeepSpeed's
+/// FusedLamb, whose bounds of the ratio these are, corrects the step's size instead. Unlike apex the ratio
+/// counts where weight_decay is 0 too, and gradients are clipped as EngineOptions::gradient_clipping says.
+struct LAMB {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0.01;
+  bool bias_correction = true;
+  double max_coeff = std::numeric_limits<double>::infinity();
+  double min_coeff = 0;
+  bool operator==(const LAMB&) const = default;
+};
+
+using OptimizerRule = std::variant<AdamW, Adam, SGD, Lion, LAMB>;
+
+/// What values a number may take.
+enum class NumberRange {
+  NonNegative,  // finite, >= 0
+  Positive,     // > 0; infinity too
+  BelowOne,     // [0, 1)
+  Unit,         // [0, 1]
+};
+
+/// One hyperparameter of a rule: a number, a pair of numbers or a switch.
+struct Hyperparameter {
+  enum class Kind { Number, Pair, Switch };
+  std::string_view key;  // optimizer.params.KEY of a configuration
+  std::string_view doc;
+  Kind kind = Kind::Number;
+  NumberRange range = NumberRange::NonNegative;
+  std::array<std::string_view, 2> fields = {};  // names in the struct
+  double* (*numbers[2])(void* rule) = {};       // where they are in it; null where the kind has none
+  bool* (*flag)(void* rule) = nullptr;
+};
+
+namespace rule_rows {
+template <class T, class Rule>
+Rule rule_of(T Rule::*);
+template <auto kMember>
+constexpr auto at = +[](void* rule) { return &(static_cast<decltype(rule_of(kMember))*>(rule)->*kMember); };
+
+template <auto kMember>
+constexpr Hyperparameter number(std::string_view key, NumberRange range, std::string_view doc) {
+  return {key, doc, Hyperparameter::Kind::Number, range, {key, {}}, {at<kMember>, nullptr}, nullptr};
+}
+template <auto kFirst, auto kSecond>
+constexpr Hyperparameter pair(std::string_view key, std::string_view first, std::string_view second,
+                              NumberRange range, std::string_view doc) {
+  return {key, doc, Hyperparameter::Kind::Pair, range, {first, second}, {at<kFirst>, at<kSecond>}, nullptr};
+}
+template <auto kMember>
+constexpr Hyperparameter flag(std::string_view key, std::string_view doc) {
+  return {key, doc, Hyperparameter::Kind::Switch, {}, {key, {}}, {nullptr, nullptr}, at<kMember>};
+}
+
+// What most rules have.
+template <class Rule>
+constexpr Hyperparameter rate() {
+  return number<&Rule::lr>("lr", NumberRange::NonNegative, "learning rate");
+}
+template <class Rule>
+constexpr Hyperparameter decay() {
+  return number<&Rule::weight_decay>("weight_decay", NumberRange::NonNegative, "weight decay");
+}
+template <class Rule>
+constexpr Hyperparameter betas() {
+  return pair<&Rule::beta1, &Rule::beta2>("betas", "beta1", "beta2", NumberRange::BelowOne,
+                                          "decay of the moments");
+}
+template <class Rule>
+constexpr Hyperparameter eps() {
+  return number<&Rule::eps>("eps", NumberRange::NonNegative, "added to the denominator");
+}
+template <class Rule>
+constexpr Hyperparameter correction() {
+  return flag<&Rule::bias_correction>("bias_correction", "correct the first steps");
+}
+template <class Rule>
+inline constexpr std::array kAdamHyperparameters{rate<Rule>(), decay<Rule>(), betas<Rule>(), eps<Rule>(),
+                                                 correction<Rule>()};
+inline constexpr std::array<std::string_view, 2> kMoments{"exp_avg", "exp_avg_sq"};
+}  // namespace rule_rows
+
+/// Two values that do not go together: FIELD is VALUE, expected EXPECTED.
+struct RuleConflict {
+  std::string_view key, value, expected;
+};
+
+/// The row of a rule:
+///   name             in configurations ("optimizer.type", in any case) and messages
+///   configured       the defaults of a configuration: DeepSpeed's
+///   hyperparameters  every field of the struct
+///   states(rule)     names of its fp32 states, kRuleStateBytes an element each, at most two
+///   conflict(rule)   what the ranges do not say
+template <class Rule>
+struct RuleRow;
+
+template <>
+struct RuleRow<AdamW> {
+  static constexpr std::string_view name = "AdamW";
+  static constexpr AdamW configured{.weight_decay = 0};
+  static constexpr auto hyperparameters = rule_rows::kAdamHyperparameters<AdamW>;
+  static std::span<const std::string_view> states(const AdamW&) { return rule_rows::kMoments; }
+  static std::optional<RuleConflict> conflict(const AdamW&) { return {}; }
+};
+
+template <>
+struct RuleRow<Adam> {
+  static constexpr std::string_view name = "Adam";
+  static constexpr Adam configured{};
+  static constexpr auto hyperparameters = rule_rows::kAdamHyperparameters<Adam>;
+  static std::span<const std::string_view> states(const Adam&) { return rule_rows::kMoments; }
+  static std::optional<RuleConflict> conflict(const Adam&) { return {}; }
+};
+
+template <>
+struct RuleRow<SGD> {
+  static constexpr std::string_view name = "SGD";
+  static constexpr SGD configured{};
+  static constexpr std::array hyperparameters{
+      rule_rows::rate<SGD>(), rule_rows::decay<SGD>(),
+      rule_rows::number<&SGD::momentum>("momentum", NumberRange::BelowOne, "momentum"),
+      rule_rows::number<&SGD::dampening>("dampening", NumberRange::Unit, "dampening of momentum"),
+      rule_rows::flag<&SGD::nesterov>("nesterov", "Nesterov momentum; needs momentum > 0 and dampening 0")};
+  static constexpr std::array<std::string_view, 1> kBuffer{"momentum_buffer"};
+  static std::span<const std::string_view> states(const SGD& rule) {
+    return std::span(kBuffer).first(rule.momentum > 0 ? 1 : 0);
+  }
+  static std::optional<RuleConflict> conflict(const SGD& rule) {
+    if (!rule.nesterov || (rule.momentum > 0 && rule.dampening == 0)) return {};
+    return RuleConflict{"nesterov", "true", "false unless momentum > 0 and dampening = 0"};
+  }
+};
+
+template <>
+struct RuleRow<Lion> {
+  static constexpr std::string_view name = "Lion";
+  static constexpr Lion configured{.lr = 1e-3, .beta2 = 0.999};
+  static constexpr std::array hyperparameters{rule_rows::rate<Lion>(), rule_rows::decay<Lion>(),
+                                              rule_rows::betas<Lion>()};
+  static std::span<const std::string_view> states(const Lion&) {
+    return std::span(rule_rows::kMoments).first(1);
+  }
+  static std::optional<RuleConflict> conflict(const Lion&) { return {}; }
+};
+
+template <>
+struct RuleRow<LAMB> {
+  static constexpr std::string_view name = "LAMB";
+  static constexpr LAMB configured{.eps = 1e-8, .weight_decay = 0, .max_coeff = 10, .min_coeff = 0.01};
+  static constexpr std::array hyperparameters{
+      rule_rows::rate<LAMB>(),
+      rule_rows::decay<LAMB>(),
+      rule_rows::betas<LAMB>(),
+      rule_rows::eps<LAMB>(),
+      rule_rows::correction<LAMB>(),
+      rule_rows::number<&LAMB::max_coeff>("max_coeff", NumberRange::Positive,
+                                          "largest ratio of a parameter's norm to its update's"),
+      rule_rows::number<&LAMB::min_coeff>("min_coeff", NumberRange::NonNegative, "smallest such ratio")};
+  static std::span<const std::string_view> states(const LAMB&) { return rule_rows::kMoments; }
+  static std::optional<RuleConflict> conflict(const LAMB& rule) {
+    if (rule.min_coeff <= rule.max_coeff) return {};
+    return RuleConflict{"min_coeff", "above max_coeff", "at most max_coeff"};
+  }
+};
+
+inline constexpr int64_t kRuleStateBytes = 4;
+
+/// `f(rule)` for the default of every rule, in the order of the table.
+template <class F>
+void for_each_rule(F f) {
+  [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    (f(RuleRow<std::variant_alternative_t<kIndex, OptimizerRule>>::configured), ...);
+  }
+  (std::make_index_sequence<std::variant_size_v<OptimizerRule>>());
+}
+
+std::string_view rule_name(const OptimizerRule& rule);
+std::span<const Hyperparameter> hyperparameters_of(const OptimizerRule& rule);
+/// Null for a key that the rule does not have.
+const Hyperparameter* hyperparameter(const OptimizerRule& rule, std::string_view key);
+/// Names of the state tensors, in the order of the kernels' buffers.
+std::span<const std::string_view> rule_state_names(const OptimizerRule& rule);
+/// Bytes of state per element beyond master and gradient.
+int64_t rule_state_bytes(const OptimizerRule& rule);
+double rule_lr(const OptimizerRule& rule);
+std::optional<RuleConflict> conflict_of(const OptimizerRule& rule);
+
+/// The values of a hyperparameter: a number's first is it.
+std::array<double, 2> numbers_of(const OptimizerRule& rule, const Hyperparameter& of);
+bool flag_of(const OptimizerRule& rule, const Hyperparameter& of);
+void set_numbers(OptimizerRule& rule, const Hyperparameter& of, std::array<double, 2> values);
+void set_flag(OptimizerRule& rule, const Hyperparameter& of, bool value);
+
+bool is_within(double value, NumberRange range);
+/// "a finite number >= 0".
+std::string_view to_string(NumberRange range);
+
+/// Throws Config for values out of range (lr < 0, a beta outside [0, 1), nesterov without momentum ...),
+/// naming each.
+void validate_rule(const OptimizerRule& rule);
+
+}  // namespace zero

@@ -1,0 +1,22 @@
+#pragma once
+// Which part of a parameter of the whole model a rank's module holds, where a mesh has more axes than the
+// data-parallel one. Plain data.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zero/box.h"
+
+namespace zero {
+
+/// Ranks that differ along "dp" alone hold the same part; the engine shards it over them.
+struct ParameterPart {
+  std::vector<int64_t> global_shape;  // of the parameter in the whole model
+  Box box;                            // of it, what the module holds: box.size is the parameter's shape there
+  std::vector<std::string> replicated_over;  // axes, "dp" apart, along which all ranks hold this box
+
+  bool operator==(const ParameterPart&) const = default;
+};
+
+}  // namespace zero

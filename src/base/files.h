@@ -1,0 +1,19 @@
+#pragma once
+// What the system says of files, as errors.
+
+#include <filesystem>
+#include <string_view>
+
+namespace zero {
+
+/// Throws Io for the current errno: "PATH: cannot ACTION: CAUSE; what to do".
+[[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action);
+
+/// What to do about an error of the system's; "" where that is not known.
+std::string_view remedy_for(int error);
+
+/// Forces a directory's entries to the disk. The parent_path() of a bare name, which is empty, is the current
+/// directory.
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace zero

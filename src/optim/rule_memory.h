@@ -1,0 +1,22 @@
+#pragma once
+// What one shard's update by a rule reads and writes.
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "optim/shards.h"
+
+namespace zero {
+
+struct RuleMemory {
+  StateStore::Lease lease;         // of all below
+  at::Tensor master, gradient;     // master: fp32, or int16 beside a bf16 parameter
+  at::Tensor parameter;            // undefined: no copy
+  std::vector<at::Tensor> states;  // fp32, in the order of the rule's row
+};
+
+/// Elements of one partial sum: fixed, so that the order of additions never depends on threads.
+inline constexpr int64_t kSumBlockNumel = 1 << 15;
+
+}  // namespace zero

@@ -1,0 +1,111 @@
+#pragma once
+// Optimizers on shards. An optimizer sees flat fp32 pieces of parameters and never asks how they were cut;
+// where an update depends on a whole parameter, it hands partial sums to whoever knows the other ranks.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "optim/state_store.h"
+#include "zero/lr_schedule.h"
+#include "zero/optimizer.h"
+
+namespace zero {
+
+/// Group index (0 = default, i + 1 = groups[i]) of every name. Throws Config, naming it, for a pattern that
+/// matches no name.
+std::vector<int> assign_groups(std::span<const std::string> names, std::span<const ParameterGroup> groups);
+
+/// The part of one parameter that this rank's shard of a unit holds.
+struct ShardSegment {
+  std::string name;             // the parameter's
+  int parameter = 0;            // its index over all units, same on every rank
+  int group = 0;                // parameter group
+  int64_t begin = 0, end = 0;   // elements inside the shard
+  int64_t parameter_begin = 0;  // first element inside the (flattened) parameter
+  // Elements inside the shard that this rank adds to sums over all ranks (the gradient's norm, a rule's sums
+  // of a parameter). Where several ranks hold the same elements, each is counted by one of them.
+  int64_t counted_begin = 0, counted_end = 0;
+  int64_t numel() const { return end - begin; }
+};
+
+/// One unit's shard on this rank, whose values are in a StateStore: 1-D, [shard_numel] each; elements outside
+/// all segments are padding and stay 0.
+///   kMasterState     fp32, updated. Or int16, where the parameter is bf16: what the master's bits exceed the
+///                    parameter's by, so that the two together are the master, to one unit in the last place
+///                    (split_masters_work())
+///   kGradientState   fp32, bf16 or fp16: raw sum over ranks and micro-batches; read only
+///   kParameterState  fp32, bf16 or fp16; written from the master in the same pass. May be the master itself,
+///   or
+///                    missing
+struct OptimizerShard {
+  int unit = 0;                        // in the store
+  Tier tier = Tier::Device;            // of the states that the optimizer creates
+  std::vector<ShardSegment> segments;  // ascending, disjoint
+};
+
+struct StepInput {
+  /// Times the raw gradient: 1 / (ranks * micro-batches * loss scale) * clip coefficient.
+  double gradient_scale = 1;
+  /// This step's base rate.
+  double lr = 0;
+  /// By parameter index; 0: it had no gradient on any rank and is skipped, as torch does.
+  std::span<const char> used = {};
+  /// Instead of the spec's: LrSchedule::betas_at. Unsupported where the optimizer has none.
+  std::optional<Betas> betas = {};
+  /// Adds up partial sums of whole parameters over the ranks that hold parts of them, in place; every rank
+  /// gets the same bits. Called at most once a step, by all ranks or by none: whether depends on the rule
+  /// alone. Empty: the shards hold whole parameters.
+  std::function<void(std::span<double> sums)> sum_over_ranks = {};
+};
+
+/// Updates all shards of one rank. State is created in the store at construction. Not thread safe; a step
+/// uses at::get_num_threads() threads, and its bits do not depend on them. On CPU one fused pass per segment
+/// (two where the rule needs sums of whole parameters), elsewhere at:: operators.
+class ShardOptimizer {
+ public:
+  virtual ~ShardOptimizer() = default;
+  /// One step over every used segment. Master, parameter and state change; the gradient does not. An unused
+  /// parameter keeps everything: value, moments, step count. Throws Usage before any change if `input` does
+  /// not fit.
+  virtual void step(const StepInput& input) = 0;
+  /// Kinds of the fp32 states that every shard has in the store ("exp_avg", ...), for checkpoints and tests.
+  /// To load: set_parameter_steps, then write them. Throws Unsupported, naming the type, for a torch
+  /// optimizer whose state it does not know.
+  virtual std::vector<std::string> state_names() const = 0;
+  /// Number of steps each parameter has taken (index over all units, the same on every rank). Setting it
+  /// restores bias correction; a parameter set to 0 steps starts afresh and its state becomes zero.
+  virtual std::vector<int64_t> parameter_steps() const = 0;
+  virtual void set_parameter_steps(std::span<const int64_t> steps) = 0;
+};
+
+/// `parameters`: how many parameters all units together have. The store outlives the optimizer. Throws Config
+/// for bad values, Usage for shards that break the contract above, Unsupported for an optimizer or dtype it
+/// cannot run.
+std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
+                                                     std::vector<ParameterGroup> groups, StateStore& states,
+                                                     std::vector<OptimizerShard> shards, int parameters);
+
+/// Nothing for a TorchOptimizer.
+std::optional<OptimizerRule> rule_of(const OptimizerSpec& spec);
+
+/// Whether shards may give the optimizer masters as int16; a torch optimizer wants whole ones.
+bool split_masters_work(const OptimizerSpec& spec);
+
+/// `squared_norm`: summed over all ranks. max_norm 0: no clipping. A non-finite norm keeps coefficient 1.
+/// Throws Config for a negative or non-finite max_norm.
+ClipResult clip_result(double squared_norm, double max_norm);
+
+/// Sum of squares of gradient * scale over the counted elements of the used segments, in fp64: fixed blocks
+/// in element order, so the bits do not depend on the number of threads. Not finite if a gradient is not.
+/// Contracts as ShardOptimizer::step.
+double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, double scale,
+                    std::span<const char> used);
+
+}  // namespace zero

@@ -1,0 +1,61 @@
+#include "plan/config_options.h"
+
+#include <limits>
+#include <string>
+
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+Dtype trained_type(const Config& config, const char* key, Dtype dtype) {
+  require(dtype == Dtype::f32 || dtype == Dtype::bf16, ErrorKind::Unsupported, config.place(key),
+          std::string(key) + ": the engine trains in fp32 or bf16, not in " + std::string(to_string(dtype)));
+  return dtype;
+}
+
+std::vector<ParameterGroup> groups_of(const Config& config) {
+  std::vector<ParameterGroup> groups;
+  for (const ParameterGroupConfig& group : config.parameter_groups)
+    groups.push_back({.pattern = group.pattern,
+                      .lr = group.lr,
+                      .lr_scale = group.lr_scale,
+                      .weight_decay = group.weight_decay});
+  return groups;
+}
+
+}  // namespace
+
+EngineOptions options_from_config(const Config& config, int ranks) {
+  const PrecisionConfig& types = config.precision;
+  const int64_t accumulation = config.gradient_accumulation_steps;
+  require(accumulation >= 1 && accumulation <= std::numeric_limits<int>::max() && types.param_dtype &&
+              types.grad_accum_dtype,
+          ErrorKind::Usage, "configuration", "it is not resolved", "call resolve() first");
+  EngineOptions options;
+  options.stage = config.zero.stage;
+  options.dtype = trained_type(config, "data_types.param_dtype", *types.param_dtype);
+  if (types.buffer_dtype)
+    options.buffer_dtype = trained_type(config, "data_types.buffer_dtype", *types.buffer_dtype);
+  options.accumulation_dtype = trained_type(config, "data_types.grad_accum_dtype", *types.grad_accum_dtype);
+  if (types.communication_dtype)
+    options.communication_dtype = trained_type(config, "communication_data_type", *types.communication_dtype);
+  options.accumulation_steps = static_cast<int>(accumulation);
+  options.gradient_clipping = config.gradient_clipping;
+  options.gradient_predivide_factor = config.prescale_gradients ? ranks : config.gradient_predivide_factor;
+  options.groups = groups_of(config);
+  options.shard_group_ranks = config.parallel.shard_group_ranks;
+  options.broadcast_initial_values = false;  // all ranks draw from the same seed
+  options.budget_bytes = config.residency.budget_bytes;
+  // -1 is "as much as the budget allows", which bounds what is fetched ahead anyway.
+  options.prefetch_bytes = config.residency.prefetch_bytes < 0 ? kAllBytes : config.residency.prefetch_bytes;
+  options.reduce_bucket_numel = config.zero.reduce_bucket_numel;
+  options.share_parameters = config.residency.share;
+  options.split_master = config.residency.split_master;
+  options.group_numel = config.residency.group_numel;
+  options.cpu_operators = config.cpu_operators;
+  options.overlap = config.zero.overlap_comm.value_or(options.overlap);
+  return options;
+}
+
+}  // namespace zero

@@ -1,0 +1,14 @@
+#pragma once
+// What a configuration tells the engine.
+
+#include "zero/config.h"
+#include "zero/engine_options.h"
+
+namespace zero {
+
+/// Everything but the schedule, which is the optimizer's affair. `ranks`: of the data-parallel axis, for
+/// prescale_gradients, which divides by all of them before the reduction. Throws Usage for a configuration
+/// that is not resolved, Unsupported for types that the engine does not train in.
+EngineOptions options_from_config(const Config& config, int ranks);
+
+}  // namespace zero

@@ -1,0 +1,113 @@
+#include "zero/optimizer_rules.h"
+
+#include <cmath>
+
+#include "rules/check.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+void* address_of(OptimizerRule& rule) {
+  return std::visit([](auto& one) -> void* { return &one; }, rule);
+}
+
+void check_number(const OptimizerRule& rule, const Hyperparameter& of, int which) {
+  const double value = numbers_of(rule, of)[which];
+  check(is_within(value, of.range), rule_name(rule), of.fields[which], value, to_string(of.range));
+}
+
+}  // namespace
+
+std::string_view rule_name(const OptimizerRule& rule) {
+  return std::visit([]<class R>(const R&) { return RuleRow<R>::name; }, rule);
+}
+
+std::span<const Hyperparameter> hyperparameters_of(const OptimizerRule& rule) {
+  return std::visit(
+      []<class R>(const R&) { return std::span<const Hyperparameter>(RuleRow<R>::hyperparameters); }, rule);
+}
+
+const Hyperparameter* hyperparameter(const OptimizerRule& rule, std::string_view key) {
+  for (const Hyperparameter& one : hyperparameters_of(rule))
+    if (one.key == key) return &one;
+  return nullptr;
+}
+
+std::span<const std::string_view> rule_state_names(const OptimizerRule& rule) {
+  return std::visit([]<class R>(const R& one) { return RuleRow<R>::states(one); }, rule);
+}
+
+int64_t rule_state_bytes(const OptimizerRule& rule) {
+  return static_cast<int64_t>(rule_state_names(rule).size()) * kRuleStateBytes;
+}
+
+double rule_lr(const OptimizerRule& rule) {
+  return std::visit([](const auto& one) { return one.lr; }, rule);
+}
+
+std::optional<RuleConflict> conflict_of(const OptimizerRule& rule) {
+  return std::visit([]<class R>(const R& one) { return RuleRow<R>::conflict(one); }, rule);
+}
+
+std::array<double, 2> numbers_of(const OptimizerRule& rule, const Hyperparameter& of) {
+  OptimizerRule copy = rule;
+  std::array<double, 2> values{};
+  for (int i = 0; i < 2; ++i)
+    if (of.numbers[i]) values[i] = *of.numbers[i](address_of(copy));
+  return values;
+}
+
+bool flag_of(const OptimizerRule& rule, const Hyperparameter& of) {
+  OptimizerRule copy = rule;
+  return *of.flag(address_of(copy));
+}
+
+void set_numbers(OptimizerRule& rule, const Hyperparameter& of, std::array<double, 2> values) {
+  for (int i = 0; i < 2; ++i)
+    if (of.numbers[i]) *of.numbers[i](address_of(rule)) = values[i];
+}
+
+void set_flag(OptimizerRule& rule, const Hyperparameter& of, bool value) {
+  *of.flag(address_of(rule)) = value;
+}
+
+bool is_within(double value, NumberRange range) {
+  switch (range) {
+    case NumberRange::NonNegative:
+      return is_finite_non_negative(value);
+    case NumberRange::Positive:
+      return value > 0;
+    case NumberRange::BelowOne:
+      return is_beta(value);
+    case NumberRange::Unit:
+      return value >= 0 && value <= 1;
+  }
+  return false;
+}
+
+std::string_view to_string(NumberRange range) {
+  switch (range) {
+    case NumberRange::NonNegative:
+      return kFiniteNonNegative;
+    case NumberRange::Positive:
+      return "a number > 0";
+    case NumberRange::BelowOne:
+      return kBetaRange;
+    case NumberRange::Unit:
+      return "a number from 0 to 1";
+  }
+  return "unknown";
+}
+
+void validate_rule(const OptimizerRule& rule) {
+  for (const Hyperparameter& one : hyperparameters_of(rule))
+    for (int i = 0; i < 2; ++i)
+      if (one.numbers[i]) check_number(rule, one, i);
+  if (const auto conflict = conflict_of(rule))
+    fail(ErrorKind::Config, rule_name(rule),
+         std::string(conflict->key) + " is " + std::string(conflict->value) + ", expected " +
+             std::string(conflict->expected));
+}
+
+}  // namespace zero

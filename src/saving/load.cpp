@@ -1,0 +1,176 @@
+// Every rank reads the ranges it holds, whatever the ranks and the stage that saved them.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+
+#include <optional>
+
+#include "checkpoint/json.h"
+#include "checkpoint/left_out.h"
+#include "checkpoint/names.h"
+#include "mesh/agree.h"
+#include "optim/split_master.h"
+#include "saving/checkpoint_parts.h"
+#include "saving/frozen.h"
+#include "saving/saving.h"
+#include "sharding/sharded_model.h"
+#include "zero/checkpoint.h"
+#include "zero/error.h"
+
+namespace zero::detail {
+namespace {
+
+// Reads a range of a stored tensor into `into`, converting where the stored dtype differs.
+void read_into(const CheckpointReader& reader, const std::string& name, const BoxRange& range,
+               const at::Tensor& into) {
+  const at::ScalarType type = scalar_type_of(reader.tensors().at(name).dtype);
+  if (into.is_cpu() && into.is_contiguous() && into.scalar_type() == type)
+    return reader.read(name, range, into.mutable_data_ptr());
+  at::Tensor values = at::empty({into.numel()}, type);
+  reader.read(name, range, values.mutable_data_ptr());
+  into.view({-1}).copy_(values);
+}
+
+// The fp32 values of a split master, a piece at a time: whole checksum blocks where the parts are those that
+// were saved.
+void read_split(const CheckpointReader& reader, const Part& part) {
+  constexpr int64_t kPieceNumel = int64_t{4} << 20;
+  const at::Tensor buffer =
+      at::empty({std::min(kPieceNumel, part.numel())}, part.values.options().dtype(at::kFloat));
+  for (int64_t at = 0; at < part.numel(); at += kPieceNumel) {
+    const int64_t count = std::min(kPieceNumel, part.numel() - at);
+    const at::Tensor piece = buffer.narrow(0, 0, count);
+    read_into(reader, part.name, part.range.part(at, count), piece);
+    split_master(piece, part.values.narrow(0, at, count), part.remainder.narrow(0, at, count));
+  }
+}
+
+const StoredTensor& stored(const CheckpointReader& reader, const std::string& name,
+                           const std::vector<int64_t>& shape) {
+  auto found = reader.tensors().find(name);
+  require(found != reader.tensors().end(), ErrorKind::Config, name, "the checkpoint does not hold it",
+          "load it into the model and optimizer it was made with");
+  require(found->second.shape == shape, ErrorKind::Config, name,
+          "the checkpoint has shape " + c10::str(at::IntArrayRef(found->second.shape)) + ", the model " +
+              c10::str(at::IntArrayRef(shape)));
+  return found->second;
+}
+
+// A generator that the checkpoint does not know goes on as it is.
+void restore_generator(const CheckpointReader& reader, const std::string& name, at::Generator generator) {
+  const auto found = reader.tensors().find(name);
+  if (found == reader.tensors().end()) return;
+  require(found->second.dtype == Dtype::u8 && found->second.shape.size() == 1, ErrorKind::Corrupt, name,
+          "it is no generator state");
+  const at::Tensor state = at::empty(found->second.shape, at::kByte);
+  reader.read(name, BoxRange::whole(found->second.shape), state.mutable_data_ptr());
+  generator.set_state(state);
+}
+
+// What a checkpoint's metadata say, checked.
+struct Saved {
+  int64_t ranks = 0, steps = 0, skipped_steps = 0;
+  std::vector<int64_t> parameter_steps;
+  std::optional<checkpoint::LeftOut> left_out;
+  std::string user;
+};
+
+Saved read_saved(const ShardedModel& model, const CheckpointReader& reader, const std::string& place) {
+  using namespace checkpoint;
+  const checkpoint::Json about = parse_object(reader.metadata(), place);
+  require(about.contains("engine") && about["engine"].is_object() &&
+              about["engine"].value("format", checkpoint::Json()) == kEngineFormat,
+          ErrorKind::Corrupt, place, "it was not written by this engine");
+  const checkpoint::Json& engine = about["engine"];
+  Saved saved{.ranks = count_member(engine, "ranks", place),
+              .steps = count_member(engine, "steps", place),
+              .skipped_steps = count_member(engine, "skipped_steps", place),
+              .parameter_steps = {},
+              .left_out = left_out_of(engine, place),
+              .user = about.value("user", checkpoint::Json::object()).dump()};
+  const auto& taken = member(engine, "parameter_steps", checkpoint::Json::value_t::object, place);
+  for (const std::string& name : model.names())
+    saved.parameter_steps.push_back(count_member(taken, name, place + ": steps of parameters"));
+  return saved;
+}
+
+// Of a checkpoint without frozen parameters: the model's own must be those that it was trained with.
+void require_same_frozen(ShardedModel& model, const Saved& saved, const std::string& place) {
+  if (!saved.left_out) return;
+  const auto& expected = saved.left_out->fingerprints;
+  for (const auto& [name, fingerprint] : frozen_fingerprints(model)) {
+    const auto found = expected.find(name);
+    require(found != expected.end() && found->second == fingerprint, ErrorKind::Config, place,
+            "the frozen parameter " + name +
+                " is not the one that this checkpoint was trained with, and the "
+                "checkpoint does not hold it",
+            "begin with " + saved.left_out->from);
+  }
+}
+
+/// Where each of this rank's values comes from.
+struct Sources {
+  std::vector<std::string> buffers;  // names, in the model's order
+  bool same_ranks = false;
+};
+
+Sources find_sources(ShardedModel& model, const CheckpointReader& reader, const Saved& saved) {
+  Sources sources{.buffers = {}, .same_ranks = saved.ranks == model.mesh.size()};
+  for (const Part& part : parts_of(model, /*share_among_replicas=*/false, StateStore::Use::Read))
+    if (!saved.left_out || !is_frozen(model, part.name)) stored(reader, part.name, part.shape);
+  for (const auto& [name, buffer] : model.buffers) {
+    const std::string plain = std::string(checkpoint::kBufferPrefix) + name, own = own_prefix(model) + plain;
+    sources.buffers.push_back(sources.same_ranks && reader.tensors().contains(own) ? own : plain);
+    stored(reader, sources.buffers.back(), buffer.sizes().vec());
+  }
+  return sources;
+}
+
+void read_all_values(ShardedModel& model, const CheckpointReader& reader, const Saved& saved,
+                     const Sources& sources) {
+  model.optimizer->set_parameter_steps(saved.parameter_steps);
+  for (const Part& part : parts_of(model, /*share_among_replicas=*/false, StateStore::Use::Write)) {
+    if (saved.left_out && is_frozen(model, part.name)) continue;
+    if (part.remainder.defined())
+      read_split(reader, part);
+    else
+      read_into(reader, part.name, part.range, part.values);
+  }
+  for (const Unit& unit : model.units)
+    if (unit.master == MasterForm::Whole)
+      unit.shard.copy_(unit.lend_master(StateStore::Use::Read)[kMasterState]);
+  for (size_t i = 0; i < model.buffers.size(); ++i)
+    read_into(reader, sources.buffers[i], BoxRange::whole(model.buffers[i].second.sizes()),
+              model.buffers[i].second);
+  if (sources.same_ranks) {
+    restore_generator(reader, own_prefix(model) + "random", at::detail::getDefaultCPUGenerator());
+    if (model.mesh.device().is_cuda())
+      restore_generator(reader, own_prefix(model) + "random_cuda",
+                        at::globalContext().defaultGenerator(model.mesh.device()));
+  }
+}
+
+}  // namespace
+
+Loaded load(ShardedModel& model, const std::filesystem::path& checkpoint) {
+  model.residency->require_no_pins();
+  BypassIntercept bypass;
+  c10::NoGradGuard no_grad;
+  std::optional<CheckpointReader> reader;
+  Saved saved;
+  Sources sources;
+  together(model.mesh, model.mesh.world(), "load", [&] {
+    reader.emplace(checkpoint);
+    saved = read_saved(model, *reader, checkpoint.string());
+    sources = find_sources(model, *reader, saved);
+  });
+  require_same_frozen(model, saved, checkpoint.string());
+  // Everything fits on every rank: from here on values change.
+  together(model.mesh, model.mesh.world(), "load", [&] { read_all_values(model, *reader, saved, sources); });
+  model.residency->values_changed(/*frozen_too=*/true);
+  return {.counts = {.steps = saved.steps, .skipped_steps = saved.skipped_steps},
+          .bytes = reader->bytes_read(),
+          .metadata = saved.user};
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,115 @@
+#include "saving/snapshot.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+
+#include "base/checked.h"
+#include "checkpoint/index.h"
+#include "checkpoint/names.h"
+#include "mesh/agree.h"
+#include "saving/checkpoint_parts.h"
+#include "saving/frozen.h"
+
+namespace zero::detail {
+namespace {
+
+/// Collects pieces and keeps their memory.
+class Collector {
+ public:
+  /// `room_bytes`: of all parts together where they are to be copied; 0: they stay where they are.
+  explicit Collector(int64_t room_bytes) {
+    if (room_bytes > 0) room_ = at::empty({room_bytes}, at::kByte);
+  }
+
+  void add(const Part& part) {
+    const bool as_it_lies = !room_.defined() && !part.remainder.defined();
+    push(part.name, part.shape, part.range, as_it_lies ? part.values.cpu().contiguous() : copied(part));
+    if (as_it_lies) result_.leases.push_back(part.lease);
+  }
+  // Small ones: a copy costs nothing.
+  void add_whole(const std::string& name, const at::Tensor& tensor) {
+    push(name, tensor.sizes().vec(), BoxRange::whole(tensor.sizes()),
+         tensor.clone(at::MemoryFormat::Contiguous));
+  }
+  Snapshot take() {
+    if (room_.defined()) result_.alive.push_back(room_);
+    return std::move(result_);
+  }
+
+ private:
+  at::Tensor copied(const Part& part) {
+    at::Tensor place;
+    if (room_.defined()) {
+      place = room_.narrow(0, used_, part.bytes()).view(part.dtype());
+      used_ += room_of(part);
+    } else {
+      place = at::empty({part.numel()}, part.dtype());
+    }
+    part.copy_to(place);
+    return place;
+  }
+  void push(const std::string& name, std::vector<int64_t> shape, BoxRange range, const at::Tensor& values) {
+    result_.pieces.push_back(
+        {name, dtype_of(values.scalar_type()), std::move(shape), std::move(range), values.const_data_ptr()});
+    result_.alive.push_back(values);
+  }
+
+ public:
+  // Every part begins where any type may.
+  static int64_t room_of(const Part& part) { return round_up(part.bytes(), 64); }
+
+ private:
+  at::Tensor room_;
+  int64_t used_ = 0;
+  Snapshot result_;
+};
+
+// For each buffer, whether this rank's differs from rank 0's.
+std::vector<char> own_buffers(ShardedModel& model, const std::vector<at::Tensor>& buffers) {
+  if (buffers.empty()) return {};
+  std::string mine;
+  for (const at::Tensor& buffer : buffers) {
+    const std::string_view bytes(static_cast<const char*>(buffer.const_data_ptr()), buffer.nbytes());
+    const uint64_t checksum = checkpoint::checksum_of(bytes);
+    mine.append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
+  }
+  const std::string first = gather_text(model.mesh, model.mesh.world(), mine, "buffers")[0];
+  std::vector<char> differ;
+  for (size_t i = 0; i < buffers.size(); ++i) differ.push_back(first.compare(8 * i, 8, mine, 8 * i, 8) != 0);
+  return differ;
+}
+
+}  // namespace
+
+Snapshot take_snapshot(ShardedModel& model, bool copies, bool with_frozen) {
+  std::vector<Part> parts;
+  std::vector<at::Tensor> buffers;
+  int64_t room = 0;
+  together(model.mesh, model.mesh.world(), "save", [&] {
+    parts = parts_of(model, /*share_among_replicas=*/true, StateStore::Use::Read);
+    if (!with_frozen) std::erase_if(parts, [&](const Part& part) { return is_frozen(model, part.name); });
+    for (const auto& [name, buffer] : model.buffers) buffers.push_back(buffer.cpu().contiguous());
+    for (const Part& part : parts) room += Collector::room_of(part);
+  });
+  const std::vector<char> differ = own_buffers(model, buffers);
+
+  Snapshot snapshot;
+  together(model.mesh, model.mesh.world(), "save", [&] {
+    Collector collector(copies ? room : 0);
+    for (const Part& part : parts) collector.add(part);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const std::string name = std::string(checkpoint::kBufferPrefix) + model.buffers[i].first;
+      if (model.mesh.rank() == 0) collector.add_whole(name, buffers[i]);
+      if (differ[i]) collector.add_whole(own_prefix(model) + name, buffers[i]);
+    }
+    collector.add_whole(own_prefix(model) + "random", at::detail::getDefaultCPUGenerator().get_state());
+    if (model.mesh.device().is_cuda())
+      collector.add_whole(own_prefix(model) + "random_cuda",
+                          at::globalContext().defaultGenerator(model.mesh.device()).get_state());
+    snapshot = collector.take();
+  });
+  return snapshot;
+}
+
+}  // namespace zero::detail

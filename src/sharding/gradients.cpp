@@ -1,0 +1,166 @@
+#include "sharding/gradients.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "zero/torch_dtype.h"
+
+namespace zero::detail {
+
+Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all,
+                     const Plan& plan)
+    : units_(units),
+      shard_group_(std::move(shard_group)),
+      replica_group_(std::move(replica_group)),
+      all_(std::move(all)),
+      plan_(plan),
+      gradients_(units.size()),
+      buckets_(units, gradients_, memory_, shard_group_, replica_group_, plan),
+      replicas_(replica_group_, scalar_type_of(plan.communication_dtype), plan.reduce_bucket_numel) {
+  for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
+    const UnitLayout& layout = units_[static_cast<size_t>(i)].layout;
+    for (int p = 0; p < static_cast<int>(layout.parameters.size()); ++p) places_.emplace_back(i, p);
+    if (layout.trainable) order_.push_back(i);
+  }
+  std::reverse(order_.begin(), order_.end());
+  used_.assign(places_.size(), 0);
+  make_sums();
+  clear();
+}
+
+void Gradients::make_sums() {
+  if (order_.empty()) return;
+  const bool keeps_whole = keeps_own_sums() && buckets_.group().size() > 1;
+  std::vector<int64_t> numels(units_.size());
+  for (const int unit : order_) {
+    const UnitLayout& layout = units_[static_cast<size_t>(unit)].layout;
+    numels[static_cast<size_t>(unit)] = keeps_whole ? layout.padded_numel : layout.shard_numel;
+  }
+  const at::ScalarType dtype = scalar_type_of(plan_.accumulation_dtype);
+  memory_.emplace(numels, units_.front().shard.options().dtype(dtype));
+  for (const int unit : order_) {
+    const UnitLayout& layout = units_[static_cast<size_t>(unit)].layout;
+    const at::Tensor& memory = memory_->tensor(static_cast<size_t>(unit));
+    // The sum of this rank's shard takes the place of its own contribution, which has been packed by then.
+    gradient(unit) =
+        keeps_whole
+            ? UnitGradient(layout,
+                           memory.narrow(0, shard_group_.rank() * layout.shard_numel, layout.shard_numel),
+                           memory)
+            : UnitGradient(layout, memory, {});
+  }
+}
+
+void Gradients::begin_backward(bool boundary) {
+  boundary_ = boundary;
+  next_ = 0;
+  for (const int unit : order_) gradient(unit).move_to(GradientState::Waiting);
+}
+
+void Gradients::on_gradient(int parameter, const at::Tensor& value) {
+  const auto [unit, place] = places_[static_cast<size_t>(parameter)];
+  UnitGradient& target = gradient(unit);
+  used_[static_cast<size_t>(parameter)] = 1;
+  // Part of it may have gone already: what comes now is a second contribution.
+  if (target.state() == GradientState::Packing) buckets_.flush();
+  target.add(place, value);
+  if (target.state() != GradientState::Waiting || !target.has_all()) return;
+  target.move_to(GradientState::Complete);
+  if (!order_agreed_) complete_order_.push_back(unit);
+  send_complete();
+}
+
+// Sends, in the common order, the units whose gradients are complete.
+void Gradients::send_complete() {
+  while (next_ < order_.size() && gradient(order_[next_]).state() == GradientState::Complete)
+    send(order_[next_++]);
+}
+
+void Gradients::send(int unit) {
+  const bool late = gradient(unit).state() == GradientState::Sent;
+  const bool alone = buckets_.group().size() == 1;
+  if (!alone && keeps_own_sums()) {
+    memory_->hold(static_cast<size_t>(unit));
+    gradient(unit).fold();
+  }
+  if (!alone && sends_now()) return buckets_.add(unit, gradient(unit).take_first());
+  if (alone) add_up_here(unit, late);
+  gradient(unit).move_to(GradientState::Sent);
+}
+
+// One rank owns the whole: no buckets, and only replicas to talk to.
+void Gradients::add_up_here(int unit, bool late) {
+  memory_->hold(static_cast<size_t>(unit));
+  const at::Tensor& sum = gradient(unit).sum();
+  if (!(late && boundary_)) {
+    gradient(unit).move_into(sum, gradient(unit).take_first());
+    if (!boundary_) return;
+    predivide(sum);
+    replicas_.start(sum, name(unit));
+    return;
+  }
+  // The sum is on its way already: what came late is summed by itself.
+  const at::Tensor rest = at::empty_like(sum);
+  gradient(unit).move_into(rest, true);
+  predivide(rest);
+  replicas_.start(rest, name(unit));
+  replicas_.finish();
+  sum.add_(rest);
+}
+
+void Gradients::predivide(const at::Tensor& sum) const {
+  if (plan_.gradient_predivide_factor != 1) sum.div_(plan_.gradient_predivide_factor);
+}
+
+void Gradients::end_backward() {
+  // Units that some rank did not complete (parameters without gradient) are sent all the same: the others
+  // wait for them.
+  while (next_ < order_.size()) send(order_[next_++]);
+  // Gradients that came after their unit had been sent go in a second round.
+  for (const int unit : order_)
+    if (gradient(unit).has_some()) send(unit);
+  buckets_.finish();
+  if (boundary_) {
+    if (shard_group_.size() > 1 && replica_group_.size() > 1)
+      for (const int unit : order_) replicas_.start(gradient(unit).sum(), name(unit));
+    replicas_.finish();
+  }
+  if (!order_agreed_) agree_on_order();
+}
+
+// After the first backward all ranks take over the order in which rank 0's units became complete: it wastes
+// no waiting.
+void Gradients::agree_on_order() {
+  order_agreed_ = true;
+  if (all_.size() == 1 || order_.empty()) return;
+  std::vector<int64_t> complete(complete_order_.begin(), complete_order_.end());
+  for (const int unit : order_)
+    if (std::find(complete.begin(), complete.end(), unit) == complete.end()) complete.push_back(unit);
+  at::Tensor shared = at::tensor(complete, at::kLong).to(units_.front().shard.device());
+  all_.broadcast(shared, 0, "order of gradients").wait();
+  shared = shared.cpu();
+  for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(shared.data_ptr<int64_t>()[i]);
+}
+
+void Gradients::abandon() {
+  buckets_.abandon();
+  clear();
+}
+
+void Gradients::clear() {
+  for (const int unit : order_) gradient(unit).clear();
+  if (memory_) memory_->release();
+  std::fill(used_.begin(), used_.end(), 0);
+}
+
+GradientCounters Gradients::counters() const {
+  const BucketCounters& sent = buckets_.counters();
+  return {.buckets = sent.buckets,
+          .reduce_scatter_elements = sent.reduce_scatter_elements,
+          .all_reduce_elements = sent.all_reduce_elements + replicas_.elements()};
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,88 @@
+#pragma once
+// From the gradients that autograd produces to the summed fp32 gradient of this rank's shard.
+//
+// Two verbs, as a reducer should have: on_gradient() while backward runs, end_backward() when it is over.
+// Units are sent in an order that all ranks share (reverse module order first, then the order in which rank 0
+// saw them become complete), so ranks whose backward takes another path still issue the same collectives.
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "sharding/gradient_buckets.h"
+#include "sharding/replica_reducer.h"
+#include "sharding/sum_memory.h"
+#include "sharding/unit.h"
+#include "sharding/unit_gradient.h"
+#include "zero/mesh.h"
+#include "zero/plan.h"
+
+namespace zero::detail {
+
+struct GradientCounters {
+  int64_t buckets = 0;                  // reduce-scatters
+  int64_t reduce_scatter_elements = 0;  // full size, padding included
+  int64_t all_reduce_elements = 0;      // over replicas, counted twice
+};
+
+class Gradients {
+ public:
+  /// `units` and `plan` outlive this. Parameters are numbered over all units, in order.
+  Gradients(std::vector<Unit>& units, Group shard_group, Group replica_group, Group all, const Plan& plan);
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  /// `boundary`: the optimizer steps after this backward.
+  void begin_backward(bool boundary);
+  /// A parameter's gradient, in its own shape. May come several times in one backward. The tensor is kept
+  /// until it is packed.
+  void on_gradient(int parameter, const at::Tensor& gradient);
+  /// Sends what is left and waits for everything. Collective.
+  void end_backward();
+  /// Forgets a backward that failed.
+  void abandon();
+
+  /// The raw sum over ranks and micro-batches of a unit's shard, [shard_numel]. Valid at a boundary, until
+  /// clear().
+  const at::Tensor& shard_gradient(int unit) const { return gradients_[static_cast<size_t>(unit)].sum(); }
+  /// Per parameter: did this rank produce a gradient since clear()?
+  const std::vector<char>& used() const { return used_; }
+  /// Factor that turns the raw sum into a sum of true gradients (the predivision undone).
+  double raw_scale() const { return plan_.gradient_predivide_factor; }
+  void clear();
+
+  GradientCounters counters() const;
+
+ private:
+  void make_sums();
+  bool keeps_own_sums() const {
+    return plan_.placements.gradient == Placement::Partial && plan_.accumulation_steps > 1;
+  }
+  bool sends_now() const { return plan_.placements.gradient == Placement::Shard || boundary_; }
+  UnitGradient& gradient(int unit) { return gradients_[static_cast<size_t>(unit)]; }
+  const std::string& name(int unit) const { return units_[static_cast<size_t>(unit)].layout.name; }
+  void send_complete();
+  void send(int unit);
+  void add_up_here(int unit, bool late);
+  void predivide(const at::Tensor& sum) const;
+  void agree_on_order();
+
+  std::vector<Unit>& units_;
+  Group shard_group_, replica_group_, all_;
+  const Plan& plan_;
+  std::vector<UnitGradient> gradients_;      // per unit
+  std::optional<SumMemory> memory_;          // nothing where nothing is trained
+  std::vector<std::pair<int, int>> places_;  // parameter -> unit, index inside
+  std::vector<char> used_;
+
+  std::vector<int> order_, complete_order_;  // trained units
+  bool order_agreed_ = false;
+  size_t next_ = 0;  // in order_
+  bool boundary_ = false;
+
+  GradientBuckets buckets_;
+  ReplicaReducer replicas_;
+};
+
+}  // namespace zero::detail

@@ -1,0 +1,263 @@
+#include "sharding/residency.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "zero/error.h"
+
+namespace zero::detail {
+namespace {
+
+bool keeps_slabs(const Plan& plan) { return plan.placements.parameter != Placement::Shard; }
+
+ResidencyOptions policy_options(const std::vector<Unit>& units, const Plan& plan) {
+  ResidencyOptions result;
+  result.prefetch_bytes = plan.prefetch_bytes;
+  for (const Unit& unit : units) {
+    result.unit_bytes.push_back(plan.shard_ranks == 1 ? 0 : unit.layout.slab_bytes());
+    result.lasting.push_back(!unit.layout.trainable);
+  }
+  if (!keeps_slabs(plan)) result.budget_bytes = plan.budget_bytes;
+  return result;
+}
+
+// The engine's own work on slabs: no interception, no autograd.
+struct SlabWork {
+  BypassIntercept bypass;
+  c10::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+};
+
+}  // namespace
+
+Residency::Residency(std::vector<Unit>& units, Group shard_group, const Plan& plan, Trace* trace, bool seals)
+    : units_(units),
+      shard_group_(std::move(shard_group)),
+      overlap_(plan.overlap),
+      persistent_(keeps_slabs(plan)),
+      trace_(trace),
+      seals_(seals),
+      budget_bytes_(plan.budget_bytes),
+      policy_(policy_options(units, plan)) {
+  for (size_t i = 0; i < units_.size(); ++i) {
+    units_[i].tag->residency = this;
+    if (units_[i].state == SlabState::Resident) policy_.set_resident(static_cast<int>(i), true);
+  }
+  seal_all();
+}
+
+// What is resident stays readable.
+Residency::~Residency() {
+  for (Unit& unit : units_) {
+    unit.tag->residency = nullptr;
+    if (unit.state == SlabState::Resident && !unit.is_open) unit.expose();
+  }
+}
+
+template <class Act>
+void Residency::at_pass_border(Act act) {
+  const std::lock_guard lock(mutex_);
+  end_span();
+  last_needed_ = -1;
+  apply(act());
+  seal_all();
+}
+
+void Residency::begin_pass(ResidencyPolicy::Pass pass) {
+  at_pass_border([&] { return policy_.begin_pass(pass); });
+}
+
+void Residency::trim() {
+  at_pass_border([&] { return policy_.trim(); });
+}
+
+void Residency::end_pass() {
+  at_pass_border([&] { return policy_.end_pass(); });
+}
+
+void Residency::abandon_passes() {
+  at_pass_border([&] { return policy_.abandon_passes(); });
+}
+
+void Residency::need(std::span<const int> units) {
+  const std::lock_guard lock(mutex_);
+  if (units.size() == 1 && units[0] == last_needed_) return;
+  end_span();
+  const ResidencyPolicy::Actions actions = policy_.touch(units);
+  for (int unit : actions.fetch)
+    if (std::find(units.begin(), units.end(), unit) != units.end()) counters_.awaited_gathers++;
+  apply(actions);
+  for (int unit : units) open(unit);
+  last_needed_ = units.size() == 1 ? units[0] : -1;
+  if (trace_ == nullptr || units.empty()) return;
+  computing_ = units.back();
+  computing_since_ = Trace::Clock::now();
+}
+
+// Work belongs to the unit that was needed last.
+void Residency::end_span() {
+  const int unit = std::exchange(computing_, -1);
+  if (unit < 0) return;
+  trace_->span(Trace::Row::Compute, units_[static_cast<size_t>(unit)].layout.name, computing_since_,
+               Trace::Clock::now());
+}
+
+void Residency::apply(const ResidencyPolicy::Actions& actions) {
+  for (int unit : actions.evict) drop(unit);
+  for (int unit : actions.fetch) start(unit);
+}
+
+void Residency::start(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) return;
+  SlabWork own;
+  if (!unit.full.defined()) allocate(unit);
+  unit.move_to(SlabState::Fetching);
+  unit.fetch = shard_group_.all_gather(unit.full, unit.shard, unit.layout.name);
+  counters_.gathers++;
+  counters_.gathered_elements += unit.layout.padded_numel;
+  order_hash_ = (order_hash_ ^ static_cast<uint32_t>(index + 1)) * 16777619U;
+  if (!overlap_) finish(index);
+}
+
+void Residency::finish(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (unit.state == SlabState::Resident) return;
+  require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
+          "waits for an all-gather that was not started");
+  unit.fetch.wait_output();
+  unit.fetch = {};
+  unit.move_to(SlabState::Resident);
+  unit.expose();
+}
+
+void Residency::open(int index) {
+  finish(index);
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (!unit.is_open) unit.expose();
+}
+
+void Residency::seal(Unit& unit) {
+  if (seals_ && unit.is_open && unit.pins == 0 && !unit.keeps_writes()) unit.hide();
+}
+
+void Residency::seal_all() {
+  for (Unit& unit : units_) seal(unit);
+}
+
+void Residency::drop(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (unit.pins > 0 || unit.state == SlabState::Absent || persistent_ || always_resident(unit)) return;
+  finish(index);
+  unit.hide();
+  unit.move_to(SlabState::Absent);
+  const auto bytes = static_cast<int64_t>(unit.full.nbytes());
+  account(-bytes);
+  // Kept for the next slab of this size: fresh memory costs a page fault every 4 KiB.
+  if (counters_.resident_bytes + pool_bytes_ + bytes <= budget_bytes_) {
+    pool_bytes_ += bytes;
+    pool_.push_back(unit.full);
+  }
+  unit.full.reset();
+}
+
+void Residency::allocate(Unit& unit) {
+  const int64_t bytes = unit.layout.slab_bytes();
+  auto fits = std::find_if(pool_.begin(), pool_.end(), [&](const at::Tensor& memory) {
+    return memory.scalar_type() == unit.shard.scalar_type() && memory.numel() == unit.layout.padded_numel;
+  });
+  if (fits != pool_.end()) {
+    unit.full = *fits;
+    pool_.erase(fits);
+    pool_bytes_ -= bytes;
+  } else {
+    while (!pool_.empty() && counters_.resident_bytes + pool_bytes_ + bytes > budget_bytes_) {
+      pool_bytes_ -= static_cast<int64_t>(pool_.front().nbytes());
+      pool_.erase(pool_.begin());
+    }
+    unit.full = at::empty({unit.layout.padded_numel}, unit.shard.options());
+  }
+  account(bytes);
+}
+
+void Residency::account(int64_t bytes) {
+  counters_.resident_bytes += bytes;
+  counters_.peak_resident_bytes = std::max(counters_.peak_resident_bytes, counters_.resident_bytes);
+}
+
+void Residency::require_no_pins() const {
+  for (const Unit& unit : units_)
+    require(unit.pins == 0, ErrorKind::Usage, unit.layout.name, "its values change inside a GatherScope",
+            "end the scope first");
+}
+
+void Residency::values_changed(bool frozen_too) {
+  const std::lock_guard lock(mutex_);
+  last_needed_ = -1;
+  if (shard_group_.size() == 1) return;
+  policy_.forget_values(frozen_too);
+  for (size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    const auto index = static_cast<int>(i);
+    if (unit.layout.padded_numel == 0) continue;
+    if (unit.layout.trainable || frozen_too) {
+      if (unit.state == SlabState::Fetching) finish(index);
+      if (unit.state == SlabState::Resident && persistent_)
+        outdate(unit);
+      else
+        drop(index);
+    } else if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) {
+      policy_.set_resident(index, true);
+    }
+  }
+}
+
+void Residency::outdate(Unit& unit) {
+  unit.hide();
+  unit.move_to(SlabState::Stale);
+}
+
+void Residency::pin(int index, bool modify) {
+  const std::lock_guard lock(mutex_);
+  Unit& unit = units_[static_cast<size_t>(index)];
+  unit.pins++;
+  start(index);
+  open(index);
+  if (modify && unit.common.defined() && unit.full.is_same(unit.common)) copy_to_modify(unit);
+  policy_.set_resident(index, true);
+}
+
+// Changes that all ranks make alike would hit common memory once for every rank.
+void Residency::copy_to_modify(Unit& unit) {
+  SlabWork own;
+  unit.full = at::empty({unit.layout.padded_numel}, unit.common.options());
+  unit.hide();
+  // Waited for to the end: when this rank writes its shard back, all have read it.
+  shard_group_.all_gather(unit.full, unit.shard, unit.layout.name).wait();
+  unit.expose();
+}
+
+void Residency::unpin(int index) {
+  const std::lock_guard lock(mutex_);
+  Unit& unit = units_[static_cast<size_t>(index)];
+  last_needed_ = -1;
+  if (--unit.pins > 0) return;
+  if (unit.common.defined() && !unit.full.is_same(unit.common)) {
+    unit.full = unit.common;
+    policy_.set_resident(index, false);
+    return outdate(unit);
+  }
+  if (persistent_ || always_resident(unit)) return seal(unit);
+  policy_.set_resident(index, false);
+  drop(index);
+}
+
+uint32_t Residency::take_order_hash() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(order_hash_, 0);
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,97 @@
+#pragma once
+// A model cut into shards, with everything that acts on them: residency, gradients, optimizer. What the
+// engine and ZeroRedundancyOptimizer have in common.
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "sharding/gradients.h"
+#include "sharding/model_parameters.h"
+#include "sharding/residency.h"
+#include "sharding/unit.h"
+#include "zero/engine_options.h"
+#include "zero/step_result.h"
+
+namespace zero::detail {
+
+class ShardedModel {
+ public:
+  /// Plans, allocates this rank's shards, fills them from the module's values (replaying lazy ones), and
+  /// turns the parameters into views of slabs. Collective. `seals`: as Residency::Options.
+  ShardedModel(ModelParameters model, const OptimizerSpec& optimizer, const EngineOptions& options, Mesh mesh,
+               bool seals = true);
+  ShardedModel(const ShardedModel&) = delete;
+  ShardedModel& operator=(const ShardedModel&) = delete;
+
+  struct Place {
+    int unit, parameter;
+  };
+  /// Throws Usage, naming the nearest parameter, for an unknown name. Tied names are known.
+  Place place_of(const std::string& name) const;
+  Place place_of(int parameter) const { return places_[static_cast<size_t>(parameter)]; }
+  int parameter_count() const { return static_cast<int>(names_.size()); }
+  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<at::Tensor>& tensors_of(int parameter) const {
+    return model_.tensors.at(names_[static_cast<size_t>(parameter)]);
+  }
+  const UnitLayout& layout(int unit) const { return units[static_cast<size_t>(unit)].layout; }
+  std::vector<ShardSegment> segments(int unit) const;
+  /// The same by a parameter's index over all units.
+  Unit& unit_of(int parameter) { return units[static_cast<size_t>(place_of(parameter).unit)]; }
+  const UnitParameter& spot_of(int parameter) const { return layout_of(place_of(parameter)); }
+  std::vector<ShardSegment> segments_of_parameter(int parameter) const;
+
+  /// Averages over ranks and `accumulation_steps`, clips, updates the shards; clears the gradients. Slabs are
+  /// out of date afterwards. Throws Comm if ranks gathered units in different orders. Collective.
+  StepResult step(double lr, std::optional<Betas> betas = {});
+
+  /// One parameter of flat shards [shard_numel] (one of every rank), as fp32 on CPU. Collective.
+  at::Tensor gather(Place place, const at::Tensor& shard) const;
+  double gradient_scale() const;
+
+  Mesh mesh;
+  EngineOptions options;
+  Plan plan;
+  Group all, shard_group, replica_group;  // along "dp": all of it, and its two parts
+  Group everyone;                         // the ranks of all axes: `all` where there are no others
+  StateStore states;                      // of the units, by their index
+  std::vector<Unit> units;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  std::unique_ptr<Residency> residency;
+  std::unique_ptr<Gradients> gradients;
+  std::unique_ptr<ShardOptimizer> optimizer;
+  std::vector<OptimizerShard> optimizer_shards;  // of the trainable units, in order
+  std::vector<int> trainable;                    // their indices
+  std::vector<char> used_everywhere;  // per parameter, after the last step: had a gradient on some rank
+
+ private:
+  void allocate();
+  void add_master(Unit& unit);
+  void share_out_sums();
+  void leave_copies_out_of_sums();
+  void sum_over_ranks(std::span<double> sums) const;
+  void make_optimizer(const OptimizerSpec& spec);
+  void number_what_all_agree_on();
+  void require_same_replicas() const;
+  const UnitParameter& layout_of(Place place) const {
+    return plan.units[static_cast<size_t>(place.unit)].parameters[static_cast<size_t>(place.parameter)];
+  }
+  double own_squares(double scale);
+
+  ModelParameters model_;
+  std::vector<std::string> names_;  // per parameter index
+  std::vector<Place> places_;
+  std::vector<int> first_parameter_;  // per unit
+  std::unordered_map<std::string, int> index_;
+  // Per parameter: ranks along other axes hold the same values, and this one is not the first of them.
+  std::vector<char> is_copy_;
+  std::vector<OptimizerShard> counted_elsewhere_;  // the trainable units, counting such copies alone
+  std::vector<int64_t> common_number_;             // per parameter, among those of all ranks of all axes
+  int64_t common_parameters_ = 0;                  // how many those are
+  int dp_group_ = 0, dp_groups_ = 1;  // which of the groups along "dp" this rank is in, of how many
+};
+
+}  // namespace zero::detail

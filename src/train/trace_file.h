@@ -1,0 +1,18 @@
+#pragma once
+// The traces of all ranks in one file.
+
+#include <filesystem>
+
+#include "zero/mesh.h"
+
+namespace zero {
+
+/// Throws Config unless a trace can be written there: in a directory that exists, where nothing stands yet or
+/// an older trace.
+void check_trace_file(const std::filesystem::path& path);
+
+/// Rank 0 writes what the traces of all ranks have taken down (MeshOptions::trace). Collective. Throws Io on
+/// every rank, naming the file, and Config as check_trace_file(); Usage where a rank has no trace.
+void write_trace(const Mesh& mesh, const std::filesystem::path& path);
+
+}  // namespace zero

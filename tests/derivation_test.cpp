@@ -1,0 +1,273 @@
+// What `zero plan` says of a configuration, and what the engine of that configuration holds, are the same:
+// random configurations on one, two and four ranks, on one host and on several.
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "sharding/sharded_model.h"
+#include "support/ranks.h"
+#include "zero/error.h"
+#include "zero/from_config.h"
+#include "zero/language_model.h"
+#include "zero/lazy.h"
+#include "zero/model_shape.h"
+#include "zero/model_spec.h"
+#include "zero/plan_report.h"
+
+namespace zero {
+namespace {
+
+using nlohmann::json;
+
+struct Place {
+  int ranks, hosts;
+  const char* backend;
+  std::string name() const {
+    return std::to_string(ranks) + " ranks on " + std::to_string(hosts) + " hosts by " + backend;
+  }
+};
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(seed) {}
+  int64_t from(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random_() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool flip() { return from(0, 1) == 1; }
+  template <class T>
+  T one_of(std::initializer_list<T> values) {
+    return values.begin()[from(0, static_cast<int64_t>(values.size()) - 1)];
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+json random_model(Draw& draw) {
+  const int64_t heads = draw.from(1, 3);
+  json model{{"vocab_size", draw.from(5, 40)},
+             {"context_length", draw.from(2, 8)},
+             {"layers", draw.from(1, 3)},
+             {"width", heads * 2 * draw.from(1, 3)},
+             {"heads", heads}};
+  const auto type = draw.one_of<const char*>({"gpt2", "llama", "gpt_neox"});
+  model["type"] = type;
+  if (type != std::string("gpt2")) model["mlp_width"] = draw.from(3, 20);
+  if (type == std::string("gpt_neox")) model["rotary_fraction"] = 1;  // a quarter of these heads is odd
+  return model;
+}
+
+json random_optimizer(Draw& draw) {
+  const auto type = draw.one_of<const char*>({"AdamW", "Adam", "SGD", "Lion", "LAMB"});
+  json params{{"lr", 0.01}};
+  if (type == std::string("SGD")) params["momentum"] = draw.flip() ? 0.9 : 0;
+  return {{"type", type}, {"params", params}};
+}
+
+// Every key that decides how a run is cut up and what travels.
+json random_config(Draw& draw, const Place& place) {
+  const int64_t stage = draw.from(0, 3);
+  json zero{{"stage", stage}, {"reduce_bucket_size", draw.one_of<int64_t>({1, 7, 100, 5000, 16777216})}};
+  if (draw.flip()) zero["overlap_comm"] = draw.flip();
+  if (draw.from(0, 3) == 0) zero["stage3_prefetch_bucket_size"] = draw.from(0, 3000);
+  if (draw.from(0, 3) == 0) zero["stage3_max_live_parameters"] = draw.from(0, 3000);
+  json residency{
+      {"share", draw.from(0, 2) > 0}, {"split_master", draw.flip()}, {"group_numel", draw.from(1, 600)}};
+  if (draw.flip()) residency["budget"] = draw.from(0, 9000);
+  if (draw.flip()) residency["prefetch"] = draw.from(0, 9000);
+  json parallel{{"backend", place.backend}};
+  const int64_t group = draw.one_of<int64_t>({1, 2, 4});
+  if (stage > 0 && draw.flip() && place.ranks % group == 0) parallel["shard_group"] = group;
+  json types{{"grad_accum_dtype", draw.one_of<const char*>({"fp32", "fp32", "bf16"})}};
+  json config{{"train_micro_batch_size_per_gpu", 1},
+              {"gradient_accumulation_steps", draw.one_of<int64_t>({1, 1, 2, 5})},
+              {"bf16", {{"enabled", draw.flip()}}},
+              {"data_types", types},
+              {"zero_optimization", zero},
+              {"residency", residency},
+              {"parallel", parallel},
+              {"optimizer", random_optimizer(draw)},
+              {"model", random_model(draw)}};
+  if (draw.from(0, 3) == 0) config["communication_data_type"] = draw.one_of<const char*>({"fp32", "bf16"});
+  if (draw.flip()) config["gradient_predivide_factor"] = draw.one_of<double>({0.5, 2, 3});
+  if (draw.from(0, 3) == 0) config["prescale_gradients"] = true;
+  if (draw.from(0, 3) == 0) config["cpu_operators"] = false;
+  if (draw.from(0, 3) == 0)
+    config["frozen"] = draw.one_of<json>({json{"*.bias", "*norm*.weight"}, json{"*0*"}, json{"*weight"}});
+  return config;
+}
+
+// The configurations are drawn alike on every rank; those that freeze everything, or match nothing, are drawn
+// again without that.
+Config config_of(Draw& draw, const Place& place) {
+  json text = random_config(draw, place);
+  try {
+    const Config config = resolve(parse_config(text.dump(), "drawn"), place.ranks);
+    trained_spec(config);
+    return config;
+  } catch (const Error&) {
+    text.erase("frozen");
+    return resolve(parse_config(text.dump(), "drawn"), place.ranks);
+  }
+}
+
+void expect_same(const RankPlan& said, const RankPlan& held) {
+  EXPECT_EQ(said.stage, held.stage);
+  EXPECT_EQ(said.parameter_bytes, held.parameter_bytes);
+  EXPECT_EQ(said.gradient_bytes, held.gradient_bytes);
+  EXPECT_EQ(said.master_bytes, held.master_bytes);
+  EXPECT_EQ(said.optimizer_bytes, held.optimizer_bytes);
+  EXPECT_EQ(said.gather_window_bytes, held.gather_window_bytes);
+  EXPECT_EQ(said.bucket_bytes, held.bucket_bytes);
+  EXPECT_EQ(said.largest_gradient_bytes, held.largest_gradient_bytes);
+  EXPECT_EQ(said.common_bytes, held.common_bytes);
+  EXPECT_EQ(said.all_gather_elements, held.all_gather_elements);
+  EXPECT_EQ(said.reduce_scatter_elements, held.reduce_scatter_elements);
+  EXPECT_EQ(said.all_reduce_elements, held.all_reduce_elements);
+  EXPECT_EQ(said.padding_elements, held.padding_elements);
+}
+
+void expect_same(const UnitLayout& said, const UnitLayout& held) {
+  EXPECT_EQ(said.name, held.name);
+  EXPECT_EQ(said.dtype, held.dtype) << said.name;
+  EXPECT_EQ(said.trainable, held.trainable) << said.name;
+  EXPECT_EQ(said.numel, held.numel) << said.name;
+  EXPECT_EQ(said.padded_numel, held.padded_numel) << said.name;
+  EXPECT_EQ(said.shard_numel, held.shard_numel) << said.name;
+  ASSERT_EQ(said.parameters.size(), held.parameters.size()) << said.name;
+  for (size_t i = 0; i < said.parameters.size(); ++i) {
+    EXPECT_EQ(said.parameters[i].name, held.parameters[i].name);
+    EXPECT_EQ(said.parameters[i].aliases, held.parameters[i].aliases) << said.parameters[i].name;
+    EXPECT_EQ(said.parameters[i].shape, held.parameters[i].shape) << said.parameters[i].name;
+    EXPECT_EQ(said.parameters[i].offset, held.parameters[i].offset) << said.parameters[i].name;
+    EXPECT_EQ(said.parameters[i].numel, held.parameters[i].numel) << said.parameters[i].name;
+  }
+}
+
+void expect_same(const Plan& said, const Plan& held) {
+  EXPECT_EQ(said.stage, held.stage);
+  EXPECT_EQ(said.ranks, held.ranks);
+  EXPECT_EQ(said.shard_ranks, held.shard_ranks);
+  EXPECT_EQ(said.replica_ranks, held.replica_ranks);
+  EXPECT_EQ(said.placements, held.placements);
+  EXPECT_EQ(said.state.gradient_bytes, held.state.gradient_bytes);
+  EXPECT_EQ(said.state.master_bytes, held.state.master_bytes);
+  EXPECT_EQ(said.state.bf16_master_bytes, held.state.bf16_master_bytes);
+  EXPECT_EQ(said.state.optimizer_bytes, held.state.optimizer_bytes);
+  EXPECT_EQ(said.communication_dtype, held.communication_dtype);
+  EXPECT_EQ(said.accumulation_dtype, held.accumulation_dtype);
+  EXPECT_EQ(said.accumulation_steps, held.accumulation_steps);
+  EXPECT_EQ(said.gradient_predivide_factor, held.gradient_predivide_factor);
+  EXPECT_EQ(said.reduce_bucket_numel, held.reduce_bucket_numel);
+  EXPECT_EQ(said.budget_bytes, held.budget_bytes);
+  EXPECT_EQ(said.prefetch_bytes, held.prefetch_bytes);
+  EXPECT_EQ(said.overlap, held.overlap);
+  EXPECT_EQ(said.cpu_operators, held.cpu_operators);
+  expect_same(said.rank, held.rank);
+  ASSERT_EQ(said.units.size(), held.units.size());
+  for (size_t i = 0; i < said.units.size(); ++i) expect_same(said.units[i], held.units[i]);
+}
+
+int64_t nbytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+
+// Not what the engine plans but what it has: tensors, groups and types.
+void expect_held(const Plan& said, detail::ShardedModel& model) {
+  EXPECT_EQ(model.shard_group.size(), said.shard_ranks);
+  EXPECT_EQ(model.replica_group.size(), said.replica_ranks);
+  int64_t parameters = 0, masters = 0, gradients = 0, states = 0;
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const detail::Unit& unit = model.units[u];
+    EXPECT_EQ(unit.common.defined(),
+              said.placements.parameter == Placement::Common && unit.layout.padded_numel > 0);
+    const bool whole = unit.full.defined() && !unit.common.defined();
+    parameters += nbytes_of(whole ? unit.full : unit.shard);
+    if (!unit.layout.trainable) continue;
+    if (unit.has_own_master()) masters += nbytes_of(unit.lend_master(StateStore::Use::Read)[kMasterState]);
+    for (const std::string& name : model.optimizer->state_names())
+      states +=
+          nbytes_of(model.states.lend(unit.index, {std::string_view(name)}, StateStore::Use::Read)[name]);
+    const at::Tensor& gradient = model.gradients->shard_gradient(static_cast<int>(u));
+    EXPECT_EQ(dtype_of(gradient.scalar_type()), said.accumulation_dtype);
+    gradients += static_cast<int64_t>(gradient.storage().nbytes());
+  }
+  EXPECT_EQ(model.states.owned_bytes(), masters + states);
+  EXPECT_EQ(parameters, said.rank.parameter_bytes);
+  EXPECT_EQ(masters, said.rank.master_bytes);
+  EXPECT_EQ(gradients, said.rank.gradient_bytes);
+  EXPECT_EQ(states, said.rank.optimizer_bytes);
+}
+
+void compare(const Config& config, const Place& place, const Mesh& mesh) {
+  const Plan said = plan_from_config(config, trained_spec(config), place.ranks, {}, place.hosts)
+                        .stages[static_cast<size_t>(config.zero.stage)];
+  const auto module = lazily([&] { return make_language_model(shape_of(config)); });
+  freeze(*module, config);
+  detail::ShardedModel model(detail::parameters_of(*module), optimizer_of(config),
+                             engine_options_of(config, place.ranks), mesh);
+  expect_same(said, model.plan);
+  expect_held(said, model);
+}
+
+// What the draws must have met, or equality says little.
+struct Met {
+  std::set<std::string> kinds;
+  void add(const Plan& plan) {
+    kinds.insert("parameters " + std::string(to_string(plan.placements.parameter)));
+    kinds.insert("wire " + std::string(to_string(plan.communication_dtype)));
+    if (plan.shard_ranks > 1 && plan.replica_ranks > 1) kinds.insert("hybrid");
+    if (plan.split_master()) kinds.insert("split masters");
+    if (plan.gradient_predivide_factor != 1) kinds.insert("divided before");
+    if (plan.reduce_bucket_numel == 2 << 20) kinds.insert("buckets of shared memory");
+  }
+};
+
+void compare_many(const Place& place, int count, const Mesh& mesh) {
+  Draw draw(static_cast<uint64_t>(place.ranks * 10 + place.hosts));
+  Met met;
+  for (int i = 0; i < count; ++i) {
+    const Config config = config_of(draw, place);
+    SCOPED_TRACE(place.name() + ": " + to_json(config));
+    compare(config, place, mesh);
+    met.add(plan_from_config(config, trained_spec(config), place.ranks, {}, place.hosts)
+                .stages[static_cast<size_t>(config.zero.stage)]);
+    if (::testing::Test::HasFailure()) return;
+  }
+  std::set<std::string> expected{"parameters sharded", "wire fp32", "wire bf16", "split masters",
+                                 "divided before"};
+  const bool shares = place.ranks / place.hosts > 1 && place.backend != std::string("gloo");
+  if (shares) expected.insert({"parameters common", "buckets of shared memory"});
+  if (place.hosts > 1 || !shares) expected.insert("parameters replicated");
+  if (place.ranks > 2) expected.insert("hybrid");
+  EXPECT_TRUE(std::includes(met.kinds.begin(), met.kinds.end(), expected.begin(), expected.end()))
+      << place.name();
+}
+
+class Derivation : public ::testing::TestWithParam<Place> {};
+
+TEST_P(Derivation, ThePlanOfAConfigurationIsWhatItsEngineHolds) {
+  const Place place = GetParam();
+  constexpr int kConfigurations = 80;  // of each place: 560 together
+  const auto results = testing::collect_processes(place.ranks, [&](Rendezvous rendezvous) {
+    MeshOptions options;
+    options.timeout = std::chrono::seconds(30);
+    options.transport = place.backend;
+    options.host = "host " + std::to_string(rendezvous.rank / (place.ranks / place.hosts));
+    compare_many(place, kConfigurations, Mesh::join(rendezvous, options));
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.error, "");
+    for (const auto& failure : result.failures) ADD_FAILURE() << failure;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, Derivation,
+                         ::testing::Values(Place{1, 1, "auto"}, Place{2, 1, "auto"}, Place{2, 2, "auto"},
+                                           Place{4, 1, "auto"}, Place{4, 2, "auto"}, Place{4, 4, "auto"},
+                                           Place{4, 1, "gloo"}));
+
+}  // namespace
+}  // namespace zero

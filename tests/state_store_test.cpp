@@ -1,0 +1,68 @@
+// The states of units: lent to many readers or one writer, and to nobody beyond a lease.
+#include "optim/state_store.h"
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include "support/expect_error.h"
+
+namespace zero {
+namespace {
+
+using Use = StateStore::Use;
+constexpr std::string_view kMoment = "exp_avg";
+
+TEST(StateStore, LendsWhatAUnitHas) {
+  StateStore store;
+  store.create(3, kMoment, 5, at::kFloat);
+  const at::Tensor slab = at::ones({8});
+  store.adopt(3, kParameterState, slab.narrow(0, 2, 5));
+  EXPECT_TRUE(store.holds(3, kMoment));
+  EXPECT_FALSE(store.holds(2, kMoment));
+  {
+    const auto lease = store.lend(3, {kParameterState, kMoment, kMasterState}, Use::Write);
+    EXPECT_FALSE(lease[kMasterState].defined());
+    EXPECT_EQ(lease[kMoment].count_nonzero().item<int64_t>(), 0);
+    lease[kMoment].fill_(2);
+    lease[kParameterState].fill_(3);
+  }
+  EXPECT_EQ(slab.sum().item<float>(), 3 + 5 * 3);
+  EXPECT_EQ(store.lend(3, {kMoment}, Use::Read)[kMoment].sum().item<float>(), 10);
+  EXPECT_EQ(store.owned_bytes(), 20);
+  EXPECT_ERROR(store.create(3, kMoment, 5, at::kFloat), Usage, "unit 3, exp_avg");
+}
+
+TEST(StateStore, KnowsNoTierButTheDevice) {
+  StateStore store;
+  EXPECT_ERROR(store.create(0, kMoment, 5, at::kFloat, static_cast<Tier>(1)), Unsupported,
+               "device memory only");
+  EXPECT_FALSE(store.holds(0, kMoment));
+}
+
+TEST(StateStore, ManyMayReadAndOneMayWrite) {
+  StateStore store;
+  store.create(0, kMoment, 5, at::kFloat);
+  store.create(0, kMasterState, 5, at::kFloat);
+  auto first = store.lend(0, {kMoment}, Use::Read);
+  auto second = store.lend(0, {kMoment}, Use::Read);
+  EXPECT_ERROR(store.lend(0, {kMasterState, kMoment}, Use::Write), Internal, "unit 0, exp_avg: it is lent");
+  EXPECT_NO_THROW(store.lend(0, {kMasterState}, Use::Write)) << "the refused one has given it back";
+  first.end();
+  second = StateStore::Lease();
+  auto writer = store.lend(0, {kMoment}, Use::Write);
+  EXPECT_ERROR(store.lend(0, {kMoment}, Use::Read), Internal, "it is lent");
+  const auto moved = std::move(writer);
+  EXPECT_ERROR(store.lend(0, {kMoment}, Use::Read), Internal, "it is lent");
+}
+
+TEST(StateStore, NoticesWhatIsKeptBeyondALease) {
+  StateStore store;
+  store.create(0, kMoment, 5, at::kFloat);
+  at::Tensor kept = store.lend(0, {kMoment}, Use::Read)[kMoment].narrow(0, 1, 2);
+  EXPECT_ERROR(store.lend(0, {kMoment}, Use::Read), Internal, "a tensor was kept beyond its lease");
+  kept.reset();
+  EXPECT_NO_THROW(store.lend(0, {kMoment}, Use::Read));
+}
+
+}  // namespace
+}  // namespace zero
