@@ -152,10 +152,16 @@ TEST(TrainingAllocator, CountsOnlyWhatItOpens) {
 // The map of the range is locked by other threads, whenever a process forks.
 TEST(TrainingAllocator, SurvivesAForkBesideOtherThreads) {
   zero::use_training_allocator();
-  std::atomic<bool> done = false;
+  // The first tensor of a process and of a thread makes statics of LibTorch, which has no handlers for a fork.
+  static_cast<void>(at::empty({1 << 16}));
+  std::atomic<bool> started = false, done = false;
   std::thread other([&] {
-    while (!done) static_cast<void>(at::empty({1 << 16}));
+    while (!done) {
+      static_cast<void>(at::empty({1 << 16}));
+      started = true;
+    }
   });
+  while (!started) std::this_thread::yield();
   for (int i = 0; i < 200; ++i) {
     const pid_t child = fork();
     if (child == 0) {
