@@ -89,6 +89,45 @@ TEST(Explain, NamesDivergence) {
             std::string::npos);
 }
 
+TEST(Explain, NamesDivergenceOfARankThatIsGone) {
+  Observation seen;
+  seen.ranks[2] = {true, false, beat_at({{12, "reduce_scatter", "h.9", 32}})};
+  seen.ranks[2].process = ProcessState::Ended;
+  EXPECT_NE(explain(incident(), seen)
+                .find("rank 2 is gone (last seen at reduce_scatter h.9 (#12)) and issued reduce_scatter h.9 "
+                      "(#12) of 32 elements where this rank issued all_gather h.3 (#12) of 64"),
+            std::string::npos)
+      << explain(incident(), seen);
+}
+
+// Ranks that talk along two axes in different orders: what is late here waits there.
+TEST(Explain, NamesWhatALateRankWaitsForInAnotherGroup) {
+  Observation seen;
+  Sighting& second = seen.ranks[2] = {true, true, beat_at({{11, "reduce_scatter", "h.2", 64}})};
+  const std::string late = "rank 2 has not arrived: it is at reduce_scatter h.2 (#11)";
+  const auto ends_with = [&](const std::string& words) {
+    EXPECT_TRUE(explain(incident(), seen).ends_with(words)) << explain(incident(), seen);
+  };
+  second.beat.waits_in = "dp";
+  second.beat.waits_for = {11, "reduce_scatter", "h.2", 64};
+  ends_with(late);
+  EXPECT_NE(remedy(incident(), seen).find("raise the timeout"), std::string::npos);
+  second.beat.waits_in = "tp";
+  second.beat.waits_for = {3, "all_reduce", "activations", 8};
+  ends_with(late + " and waits in all_reduce activations (#3) of group tp");
+  EXPECT_NE(remedy(incident(), seen).find("talk along all axes in the same order"), std::string::npos);
+  second.alive = false;  // what it waited for is past
+  EXPECT_EQ(remedy(incident(), seen).find("same order"), std::string::npos);
+}
+
+TEST(Remedy, IsTheOrderWhereRanksDiverge) {
+  Observation seen;
+  seen.ranks[2] = {true, true, beat_at({{12, "all_gather", "h.4", 64}})};
+  EXPECT_EQ(remedy(incident(), seen), "make all ranks run the same modules in the same order");
+  seen.ranks[2] = {true, true, beat_at({{12, "all_gather", "h.3", 64}})};
+  EXPECT_NE(remedy(incident(), seen).find("see what that rank is doing"), std::string::npos);
+}
+
 TEST(Explain, QuotesTheFirstFailureOfAnother) {
   Observation seen;
   seen.failures = {{2, "disk full"}, {0, "mine"}, {1, "later"}};
@@ -123,7 +162,12 @@ TEST(Explain, StaysShortInALargeJob) {
 TEST(BeatText, SurvivesTheRoundTrip) {
   Beat beat = beat_at({{0, "send", "x", 3}, {1, "all_gather", "odd\tname\n", 5}});
   beat.groups.push_back({"tp", {}});
+  EXPECT_EQ(beat_from_text(to_text(beat)).waits_in, "");
+  beat.waits_in = "t\tp";
+  beat.waits_for = {9, "all_reduce", "x\ny", 4};
   Beat back = beat_from_text(to_text(beat));
+  EXPECT_EQ(back.waits_in, "t p");
+  EXPECT_EQ(back.waits_for, (Issued{9, "all_reduce", "x y", 4}));
   EXPECT_EQ(back.count, 7u);
   ASSERT_EQ(back.groups.size(), 2u);
   EXPECT_EQ(back.groups[0].recent[1].what, "odd name ");

@@ -1,6 +1,7 @@
 #include "mesh/beat.h"
 
 #include <charconv>
+#include <span>
 
 #include "zero/error.h"
 
@@ -24,6 +25,17 @@ Int number(std::string_view text) {
   require(error == std::errc() && end == text.data() + text.size(), ErrorKind::Corrupt, "heartbeat",
           "not a number: \"" + std::string(text) + "\"");
   return value;
+}
+
+std::string to_text(const Issued& issued) {
+  return "\t" + std::to_string(issued.sequence) + "\t" + issued.operation + "\t" +
+         std::to_string(issued.numel) + "\t" + one_line(issued.what, 200);
+}
+
+// Of the four fields that to_text() gives.
+Issued issued_from(std::span<const std::string_view> fields) {
+  return {number<uint64_t>(fields[0]), std::string(fields[1]), std::string(fields[3]),
+          number<int64_t>(fields[2])};
 }
 
 }  // namespace
@@ -64,15 +76,14 @@ const GroupLog* Beat::group(std::string_view name) const {
   return nullptr;
 }
 
-// Lines: the count; "G name" opens a group; "I sequence operation numel what" is one of its operations. Tab
-// separated.
+// Lines: the count; "W group sequence operation numel what" is what it is blocked in; "G name" opens a group;
+// "I sequence operation numel what" is one of its operations. Tab separated.
 std::string to_text(const Beat& beat) {
   std::string text = std::to_string(beat.count);
+  if (!beat.waits_in.empty()) text += "\nW\t" + one_line(beat.waits_in) + to_text(beat.waits_for);
   for (const auto& log : beat.groups) {
     text += "\nG\t" + one_line(log.name);
-    for (const auto& entry : log.recent)
-      text += "\nI\t" + std::to_string(entry.sequence) + "\t" + entry.operation + "\t" +
-              std::to_string(entry.numel) + "\t" + one_line(entry.what, 200);
+    for (const auto& entry : log.recent) text += "\nI" + to_text(entry);
   }
   return text;
 }
@@ -90,8 +101,10 @@ Beat beat_from_text(std::string_view text) {
     if (fields.size() == 2 && fields[0] == "G") {
       beat.groups.push_back({std::string(fields[1]), {}});
     } else if (fields.size() == 5 && fields[0] == "I" && !beat.groups.empty()) {
-      beat.groups.back().add({number<uint64_t>(fields[1]), std::string(fields[2]), std::string(fields[4]),
-                              number<int64_t>(fields[3])});
+      beat.groups.back().add(issued_from(std::span(fields).subspan(1)));
+    } else if (fields.size() == 6 && fields[0] == "W") {
+      beat.waits_in = fields[1];
+      beat.waits_for = issued_from(std::span(fields).subspan(2));
     } else {
       fail(ErrorKind::Corrupt, "heartbeat", "unknown line \"" + std::string(line) + "\"");
     }

@@ -40,6 +40,8 @@ struct GroupLog {
 struct Beat {
   uint64_t count = 0;
   std::vector<GroupLog> groups;
+  std::string waits_in = {};  // the group of what this rank is blocked in; "" where it is not
+  Issued waits_for = {};
 
   const GroupLog* group(std::string_view name) const;
 };

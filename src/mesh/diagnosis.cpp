@@ -18,6 +18,23 @@ std::string absence(const Incident& incident, int rank, const Sighting& sighting
   return broke_off(incident, rank) ? "is gone" : "does not answer";
 }
 
+// What a rank issued in the place of this one's operation; null if the same, or not known.
+const Issued* other_operation(const Incident& incident, const Sighting& sighting) {
+  const GroupLog* log = sighting.beat.group(incident.group);
+  const Issued* same = log && incident.issued.sequence > 0 ? log->at(incident.issued.sequence) : nullptr;
+  return same && *same != incident.issued ? same : nullptr;
+}
+
+bool waits_elsewhere(const Incident& incident, const Sighting& sighting) {
+  return !sighting.beat.waits_in.empty() && sighting.beat.waits_in != incident.group;
+}
+
+std::string divergence(const Issued& theirs, const Issued& ours) {
+  return "issued " + describe(theirs) + " of " + std::to_string(theirs.numel) +
+         " elements where this rank issued " + describe(ours) + " of " + std::to_string(ours.numel) +
+         ": the ranks do different things";
+}
+
 // What is known of one other rank; "" if there is nothing to hold against it.
 std::string charge(const Incident& incident, int rank, const Sighting& sighting) {
   const std::string who = "rank " + std::to_string(rank);
@@ -27,17 +44,18 @@ std::string charge(const Incident& incident, int rank, const Sighting& sighting)
   if (incident.completed.sequence > (last ? last->sequence : 0)) last = &incident.completed;
   const std::string place = last ? describe(*last) : "the start";
   const std::string missing = absence(incident, rank, sighting);
+  const Issued* other = other_operation(incident, sighting);
   if (!missing.empty())
     return who + " " + missing +
-           (sighting.seen || last ? " (last seen at " + place + ")" : " (it was never heard of)");
+           (sighting.seen || last ? " (last seen at " + place + ")" : " (it was never heard of)") +
+           (other ? " and " + divergence(*other, incident.issued) : "");
   if (incident.issued.sequence == 0) return "";
-  if (!last || last->sequence < incident.issued.sequence) return who + " has not arrived: it is at " + place;
-  const Issued* same = log ? log->at(incident.issued.sequence) : nullptr;
-  if (same && *same != incident.issued)
-    return who + " issued " + describe(*same) + " of " + std::to_string(same->numel) +
-           " elements where this rank issued " + describe(incident.issued) + " of " +
-           std::to_string(incident.issued.numel) + ": the ranks do different things";
-  return "";
+  if (!last || last->sequence < incident.issued.sequence)
+    return who + " has not arrived: it is at " + place +
+           (waits_elsewhere(incident, sighting)
+                ? " and waits in " + describe(sighting.beat.waits_for) + " of group " + sighting.beat.waits_in
+                : "");
+  return other ? who + " " + divergence(*other, incident.issued) : "";
 }
 
 // The failure that was posted before all others, unless it is this rank's own.
@@ -96,6 +114,21 @@ std::string explain(const Incident& incident, const Observation& observation) {
   if (const FailureRecord* first = first_foreign(incident, observation))
     text += "; rank " + std::to_string(first->rank) + " reported first: " + first->text;
   return text;
+}
+
+std::string remedy(const Incident& incident, const Observation& observation) {
+  bool diverges = false, is_blocked = false;
+  for (const auto& [rank, sighting] : observation.ranks) {
+    diverges = diverges || other_operation(incident, sighting) != nullptr;
+    is_blocked = is_blocked || (sighting.alive && waits_elsewhere(incident, sighting));
+  }
+  if (diverges) return "make all ranks run the same modules in the same order";
+  if (is_blocked)
+    return "see what it waits for there: if only for a slow rank, raise the timeout; else make all ranks "
+           "talk "
+           "along all axes in the same order";
+  return incident.timed_out ? "see what that rank is doing; if it is only slow, raise the timeout"
+                            : "see what that rank printed";
 }
 
 }  // namespace zero::detail

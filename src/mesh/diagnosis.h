@@ -45,9 +45,12 @@ struct Observation {
 std::string headline(const Incident& incident);
 
 /// The headline and everything the observation adds: who is gone (its process has ended, or its connection
-/// broke), who does not answer (it may be stopped, or too slow), who is behind, who issued something else,
-/// and the failure that was posted first.
+/// broke), who does not answer (it may be stopped, or too slow), who is behind and what it waits for in
+/// another group, who issued something else, and the failure that was posted first.
 std::string explain(const Incident& incident, const Observation& observation);
+
+/// What to do about it.
+std::string remedy(const Incident& incident, const Observation& observation);
 
 /// "rank 2", "ranks 1 and 3", "ranks 0, 1, 2 and 3 more"
 std::string list_ranks(const std::vector<int>& ranks);

@@ -54,7 +54,7 @@ void GroupState::wait_for(const Issued& issued, Transfer& transfer, bool output_
 
 void GroupState::complete(const Issued& issued, Transfer& transfer, bool output_only) {
   try {
-    if (!monitor->begin_wait(&transfer)) transfer.abort();
+    if (!monitor->begin_wait(&transfer, monitor_slot, &issued)) transfer.abort();
     wait_for(issued, transfer, output_only);
     monitor->end_wait();
   } catch (const TransferError& error) {
@@ -83,9 +83,8 @@ void GroupState::fail_with(const Issued& issued, const TransferError& error) {
   incident.timeout = timeout;
   incident.text = error.what();
   for (int peer : error.peers) incident.peers.push_back(members[peer]);
-  fail(ErrorKind::Comm, place(issued), monitor->diagnose(incident),
-       error.timed_out ? "see what that rank is doing; if it is only slow, raise the timeout"
-                       : "see what that rank printed");
+  const Diagnosis diagnosis = monitor->diagnose(incident);
+  fail(ErrorKind::Comm, place(issued), diagnosis.text, diagnosis.remedy);
 }
 
 void GroupState::abandon(const Issued& issued, std::unique_ptr<Transfer> transfer) {

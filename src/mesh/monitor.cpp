@@ -36,11 +36,13 @@ struct Monitor::Shared {
   bool store_hangs = false;  // the thread has waited for it longer than anybody should
   Beat beat;                 // what the next heartbeat says
   Transfer* waiting = nullptr;
+  const Issued* waits_for = nullptr;  // where `waiting` is
+  int waits_in = 0;
   std::optional<std::string> own_failure;  // posted or to be posted
   bool posted = false;
   std::vector<FailureRecord> failures;  // all that the store has
   std::optional<Incident> incident;     // to be explained
-  std::optional<std::string> explanation;
+  std::optional<Diagnosis> explanation;
 
   // Used by the thread only.
   c10::intrusive_ptr<c10d::Store> store;
@@ -53,6 +55,7 @@ struct Monitor::Shared {
   void run();
   void round();
   void post_beat();
+  void note_what_it_waits_for();
   void post_failure();
   void read_failures();
   void watch();
@@ -110,9 +113,22 @@ void Monitor::Shared::post_beat() {
   {
     std::lock_guard lock(mutex);
     ++beat.count;
+    note_what_it_waits_for();
     text = to_text(beat);
   }
   store->set(beat_key(options.rank), to_bytes(text));
+}
+
+// What it has failed in, too: the others still want to know where it was.
+void Monitor::Shared::note_what_it_waits_for() {
+  beat.waits_in.clear();
+  if (waiting) {
+    beat.waits_in = beat.groups[static_cast<size_t>(waits_in)].name;
+    beat.waits_for = *waits_for;
+  } else if (incident) {
+    beat.waits_in = incident->group;
+    beat.waits_for = incident->issued;
+  }
 }
 
 void Monitor::Shared::post_failure() {
@@ -170,7 +186,7 @@ void Monitor::Shared::finish_watch(bool store_answers) {
   std::lock_guard lock(mutex);
   if (!store_answers) observation = look_without_store(*incident, /*store_broke=*/true);
   observation.failures = failures;
-  explanation = explain(*incident, observation);
+  explanation = {explain(*incident, observation), remedy(*incident, observation)};
   watching = false;
   changed.notify_all();
 }
@@ -226,9 +242,11 @@ std::optional<std::string> Monitor::broken() const {
   return std::nullopt;
 }
 
-bool Monitor::begin_wait(Transfer* transfer) {
+bool Monitor::begin_wait(Transfer* transfer, int group, const Issued* issued) {
   std::lock_guard lock(shared_->mutex);
   shared_->waiting = transfer;
+  shared_->waits_in = group;
+  shared_->waits_for = issued;
   return !shared_->foreign_failure();
 }
 
@@ -237,7 +255,7 @@ void Monitor::end_wait() {
   shared_->waiting = nullptr;
 }
 
-std::string Monitor::diagnose(const Incident& incident) {
+Diagnosis Monitor::diagnose(const Incident& incident) {
   std::unique_lock lock(shared_->mutex);
   if (!shared_->own_failure) {
     shared_->own_failure = describe(incident.issued) + ": " + headline(incident);
@@ -251,14 +269,15 @@ std::string Monitor::diagnose(const Incident& incident) {
   if (shared_->options.neighbours->look(0) == ProcessState::Stopped) patience = milliseconds(0);
   shared_->changed.wait_for(lock, patience, [&] { return shared_->explanation.has_value(); });
   if (shared_->explanation) {
-    std::string explanation = *shared_->explanation;
+    Diagnosis explanation = *shared_->explanation;
     lock.unlock();
     // The store ends with this process: the others, who noticed about now, must still be able to ask it.
     if (shared_->options.keeps_store) std::this_thread::sleep_for(std::chrono::seconds(1));
     return explanation;
   }
   shared_->store_hangs = true;
-  return explain(incident, shared_->look_without_store(incident, /*store_broke=*/false));
+  const Observation seen = shared_->look_without_store(incident, /*store_broke=*/false);
+  return {explain(incident, seen), remedy(incident, seen)};
 }
 
 void Monitor::report(const std::string& reason) noexcept {

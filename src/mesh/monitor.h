@@ -24,6 +24,11 @@ struct MonitorOptions {
   std::shared_ptr<const Neighbours> neighbours = std::make_shared<Neighbours>();
 };
 
+/// What became of a failed operation, and what to do about it.
+struct Diagnosis {
+  std::string text, remedy;
+};
+
 class Monitor {
  public:
   explicit Monitor(const MonitorOptions& options);
@@ -40,13 +45,14 @@ class Monitor {
   /// Why no further operation can succeed: a failure of this rank or another. Nothing while all is well.
   std::optional<std::string> broken() const;
 
-  /// Lets `transfer` be aborted when another rank reports a failure. False if one already has.
-  bool begin_wait(Transfer* transfer);
+  /// Lets `transfer` be aborted when another rank reports a failure, and tells the others what this rank
+  /// waits for. False if one already has. Both outlive the wait.
+  bool begin_wait(Transfer* transfer, int group, const Issued* issued);
   void end_wait();
 
   /// Posts this rank's failure, watches the others for a short while and explains. Bounded by less than three
   /// seconds, also where the store hangs.
-  std::string diagnose(const Incident& incident);
+  Diagnosis diagnose(const Incident& incident);
 
   /// Posts a reason to give up, unless this rank has posted one. Never throws; bounded by two seconds.
   void report(const std::string& reason) noexcept;
