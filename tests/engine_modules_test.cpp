@@ -11,6 +11,7 @@
 
 #include <functional>
 
+#include "support/meeting.h"
 #include "support/ranks.h"
 #include "support/small_net.h"
 #include "zero/engine.h"
@@ -126,17 +127,23 @@ TEST(Modules, GradientOnOneRankOnly) {
 
 TEST(Modules, RanksThatNeedDifferentUnitsAreNamed) {
   RankOptions options;
-  options.mesh.timeout = std::chrono::seconds(3);
+  options.mesh.timeout = std::chrono::seconds(5);
+  const Meeting failed(2);  // who fails first stays, so that the other one may look what it did
   const auto results = collect_ranks(
       2,
-      [](const zero::Mesh& mesh) {
+      [&](const zero::Mesh& mesh) {
         auto net = std::make_shared<ListNet>();
         zero::EngineOptions sharded{.stage = 3};
         sharded.budget_bytes = 0;
         sharded.share_parameters = false;
         zero::Engine engine(*net, zero::Adam{}, sharded, mesh);
-        engine.backward(engine.forward([&] { return one_sided_loss(net, 0, mesh.rank(), 2); }));
-        engine.step();
+        try {
+          engine.backward(engine.forward([&] { return one_sided_loss(net, 0, mesh.rank(), 2); }));
+          engine.step();
+        } catch (const zero::Error&) {
+          failed.come();
+          throw;
+        }
       },
       options);
   for (const auto& result : results) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "plan/residency_policy.h"
+#include "support/meeting.h"
 #include "support/ranks.h"
 #include "support/small_net.h"
 #include "zero/engine.h"
@@ -375,24 +376,30 @@ TEST(Deaths, AFailingForwardIsQuotedByTheOthers) {
 TEST(Divergence, DifferentOrdersAreNamed) {
   // Two layers of one size: only their names can tell the gathers apart.
   RankOptions rank_options;
-  rank_options.mesh.timeout = std::chrono::seconds(3);
+  rank_options.mesh.timeout = std::chrono::seconds(5);
+  const Meeting failed(2);  // who fails first stays, so that the other one may look what it did
   const auto results = collect_ranks(
       2,
-      [](const zero::Mesh& mesh) {
+      [&](const zero::Mesh& mesh) {
         nn::Sequential net(nn::Linear(8, 8), nn::Linear(8, 8));
         zero::EngineOptions options{.stage = 3};
         options.budget_bytes = 0;
         options.prefetch_bytes = 0;
         options.share_parameters = false;
         zero::Engine engine(*net, zero::AdamW{}, options, mesh);
-        Tensor loss = engine.forward([&] {
-          const int first = mesh.rank();
-          Tensor x = torch::ones({1, 8});
-          x = net->at<nn::LinearImpl>(static_cast<size_t>(first)).forward(x);
-          return net->at<nn::LinearImpl>(static_cast<size_t>(1 - first)).forward(x).sum();
-        });
-        engine.backward(loss);
-        engine.step();
+        try {
+          Tensor loss = engine.forward([&] {
+            const int first = mesh.rank();
+            Tensor x = torch::ones({1, 8});
+            x = net->at<nn::LinearImpl>(static_cast<size_t>(first)).forward(x);
+            return net->at<nn::LinearImpl>(static_cast<size_t>(1 - first)).forward(x).sum();
+          });
+          engine.backward(loss);
+          engine.step();
+        } catch (const zero::Error&) {
+          failed.come();
+          throw;
+        }
       },
       rank_options);
   for (const auto& result : results) {

@@ -289,7 +289,7 @@ TEST(SharedMemory, DeadRankIsNoticedAtOnce) {
         try {
           mesh.group("dp").barrier("end");
         } catch (const Error&) {
-          EXPECT_LT(Clock::now() - began, seconds(6));
+          EXPECT_LT(Clock::now() - began, seconds(20));  // of 60
           throw;
         }
       },
