@@ -118,7 +118,7 @@ TEST_F(FromHf, TrainsEveryArchitecture) {
     const auto model_directory = directory_of(name);
     const SavedModel saved = find_model(model_directory);
     EXPECT_TRUE(saved.hugging_face);
-    EXPECT_EQ(saved.end_token, 63);
+    EXPECT_EQ(saved.end_tokens, std::vector<int64_t>{63});
     // A rate of 0: the evaluation at the end is still of the directory's values.
     train_on(2, config(model_directory, 2, {"optimizer.params.lr=0", "run.eval_batches=100", "run.steps=1"},
                        name));

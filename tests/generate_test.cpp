@@ -159,9 +159,11 @@ TEST(Generate, GreedyFollowsTheModelsRule) {
   EXPECT_EQ(generate_tokens(logits_of, std::vector<int64_t>{1}, 8, greedy),
             (std::vector<int64_t>{3, 5, 7, 9, 1, 3}));
   GenerateOptions stopping = greedy;
-  stopping.stop_token = 9;
-  EXPECT_EQ(generate_tokens(logits_of, std::vector<int64_t>{1}, 8, stopping),
-            (std::vector<int64_t>{3, 5, 7}));
+  for (const std::vector<int64_t>& tokens : {std::vector<int64_t>{9}, {8, 9}, {9, 1}}) {
+    stopping.stop_tokens = tokens;
+    EXPECT_EQ(generate_tokens(logits_of, std::vector<int64_t>{1}, 8, stopping),
+              (std::vector<int64_t>{3, 5, 7}));
+  }
   EXPECT_TRUE(generate_tokens(logits_of, std::vector<int64_t>{1}, 8, {.max_new_tokens = 0}).empty());
 }
 

@@ -156,15 +156,24 @@ TEST(HfModelDirectory, SaysAllThatItDoesNotDo) {
   EXPECT_ERROR(read_model_config(empty.path()), Config, "no config.json");
 }
 
-TEST(HfModelDirectory, EndTokenIsTheFirstOfSeveral) {
+TEST(HfModelDirectory, EndTokensAreAllThatAreNamed) {
   const TemporaryDirectory directory;
   directory.write("config.json", kGpt2Config.dump());
   EXPECT_TRUE(is_model_directory(directory.path()));
-  EXPECT_EQ(read_end_token(directory.path()), 60);
+  using Tokens = std::vector<int64_t>;
+  EXPECT_EQ(read_end_tokens(directory.path()), Tokens{60});
   directory.write("config.json", with(kGpt2Config, "eos_token_id", {5, 6}).dump());
-  EXPECT_EQ(read_end_token(directory.path()), 5);
+  EXPECT_EQ(read_end_tokens(directory.path()), (Tokens{5, 6}));
   directory.write("config.json", with(kGpt2Config, "eos_token_id", nullptr).dump());
-  EXPECT_EQ(read_end_token(directory.path()), std::nullopt);
+  EXPECT_EQ(read_end_tokens(directory.path()), Tokens());
+  directory.write("config.json", with(kGpt2Config, "eos_token_id", {5, "six"}).dump());
+  EXPECT_ERROR(read_end_tokens(directory.path()), Corrupt, "eos_token_id");
+  // What is said of generation goes before what is said of the model.
+  directory.write("generation_config.json", R"({"eos_token_id": [7, 8, 9]})");
+  EXPECT_EQ(read_end_tokens(directory.path()), (Tokens{7, 8, 9}));
+  directory.write("config.json", kGpt2Config.dump());
+  directory.write("generation_config.json", R"({"top_p": 0.9})");
+  EXPECT_EQ(read_end_tokens(directory.path()), Tokens{60});
 }
 
 TEST(HfModelDirectory, SpecialIdsAreKeptAsTheyStand) {

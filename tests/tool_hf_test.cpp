@@ -3,6 +3,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "hf/model_directory.h"
 #include "support/program.h"
@@ -136,6 +137,17 @@ TEST_F(ToolHf, PlansTrainsEvaluatesAndGenerates) {
   const json again =
       json::parse(good({"eval", "out", "--data", "eval.tokens", "--sequence-length", "12", "--json"}));
   EXPECT_NEAR(again.at("loss").get<double>(), before.at("loss").get<double>(), 1e-6);
+}
+
+TEST_F(ToolHf, GenerationEndsAtAnyEndToken) {
+  const std::vector<std::string> generate = {"generate", "model", "--prompt",      "Line 7",
+                                             "--tokens", "5",     "--temperature", "0"};
+  EXPECT_NE(good(generate), "Line 7\n");
+  // Whichever token comes first is one of these, and hardly the first of them.
+  std::vector<int64_t> tokens(2000);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  folder_.write("model/generation_config.json", json{{"eos_token_id", tokens}}.dump());
+  EXPECT_EQ(good(generate), "Line 7\n");
 }
 
 TEST_F(ToolHf, FineTunesAdapters) {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,7 +19,7 @@ struct GenerateOptions {
   int64_t top_k = 0;       // only the k most likely tokens; 0: all of them
   double top_p = 1;        // only the fewest tokens whose probabilities reach p; 1: all of them
   uint64_t seed = 0;       // same seed, same logits: same tokens
-  std::optional<int64_t> stop_token = {};  // ends the text and is not part of it
+  std::vector<int64_t> stop_tokens = {};  // any of them ends the text and is not part of it
 
   /// Throws Config naming the option: counts and temperature not negative, 0 < top_p <= 1.
   void check() const;

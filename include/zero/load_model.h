@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "zero/config.h"
 #include "zero/language_model.h"
@@ -21,9 +22,9 @@ struct SavedModel {
   Config config;                     // effective: everything filled in
   std::optional<Vocabulary>
       vocabulary;  // of the text it was trained on; none: a model directory without a tokenizer
-  std::optional<int64_t> end_token;  // that a model directory's config.json names
-  int64_t step = 0;                  // of the training run
-  bool hugging_face = false;         // a model directory
+  std::vector<int64_t> end_tokens;  // that a model directory names; any of them ends a text
+  int64_t step = 0;                 // of the training run
+  bool hugging_face = false;        // a model directory
 };
 
 /// The checkpoint that `path` names: itself, or the newest of a run directory or of a folder of checkpoints.

@@ -35,7 +35,6 @@ using exporting::FrozenFiles;
 constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer_config.json",   "vocab.json",      "merges.txt",
     "added_tokens.json", "special_tokens_map.json", "tokenizer.model", "chat_template.jinja"};
-constexpr const char* kGenerationFile = "generation_config.json";
 constexpr int64_t kMostFileBytes = int64_t{1} << 30;  // of a file that is copied
 
 /// What a run's checkpoint knows of itself.
@@ -304,9 +303,9 @@ Consolidated exporting::consolidate(const fs::path& checkpoint, const fs::path& 
   if (tokenizer_path) copy_tokenizer(*tokenizer_path, output);
   // The model's own says what its special tokens are and how it is sampled; else the tokenizer's directory
   // may have one.
-  if (!(base && copy_file(*base, kGenerationFile, output)) && tokenizer_path &&
+  if (!(base && copy_file(*base, hf::kGenerationConfig, output)) && tokenizer_path &&
       fs::is_directory(*tokenizer_path))
-    copy_file(*tokenizer_path, kGenerationFile, output);
+    copy_file(*tokenizer_path, hf::kGenerationConfig, output);
   write_weights(exporting::TensorSource(reader, frozen_files), tensors, options, output);
 
   Consolidated result{.tensors = std::ssize(tensors), .step = reader.step(), .is_model = origin.has_value()};

@@ -30,13 +30,25 @@ std::string listed(const std::vector<std::string>& problems) {
 
 fs::path config_path(const fs::path& directory) { return directory / "config.json"; }
 
-Json read_config(const fs::path& directory) {
-  const fs::path path = config_path(directory);
-  std::error_code error;
-  const fs::path real = fs::canonical(path, error);  // the Hub's cache consists of links
-  require(!error, ErrorKind::Config, directory.string(), "there is no config.json",
-          "name a model directory of Hugging Face's");
+Json read_object(const fs::path& path) {
+  const fs::path real = fs::canonical(path);  // the Hub's cache consists of links
   return checkpoint::parse_object(checkpoint::read_text(real, kMostConfigBytes), path.string());
+}
+
+Json read_config(const fs::path& directory) {
+  std::error_code ignored;
+  require(fs::exists(config_path(directory), ignored), ErrorKind::Config, directory.string(),
+          "there is no config.json", "name a model directory of Hugging Face's");
+  return read_object(config_path(directory));
+}
+
+std::vector<int64_t> end_tokens_of(const Json& json, const std::string& place) {
+  const auto found = json.find("eos_token_id");
+  if (found == json.end() || found->is_null()) return {};
+  std::vector<int64_t> tokens;
+  for (const Json& id : found->is_array() ? *found : Json::array({*found}))
+    tokens.push_back(checkpoint::count_value(id, "eos_token_id", place));
+  return tokens;
 }
 
 std::string_view torch_name(Dtype dtype) {
@@ -99,12 +111,14 @@ ModelConfig read_model_config(const fs::path& directory, const ModelConfig& othe
   return model;
 }
 
-std::optional<int64_t> read_end_token(const fs::path& directory) {
-  const Json json = read_config(directory);
-  auto found = json.find("eos_token_id");
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  const Json& value = found->is_array() && !found->empty() ? found->front() : *found;
-  return checkpoint::count_value(value, "eos_token_id", config_path(directory).string());
+std::vector<int64_t> read_end_tokens(const fs::path& directory) {
+  std::error_code ignored;
+  const fs::path generation = directory / kGenerationConfig;
+  if (fs::exists(generation, ignored)) {
+    const std::vector<int64_t> tokens = end_tokens_of(read_object(generation), generation.string());
+    if (!tokens.empty()) return tokens;
+  }
+  return end_tokens_of(read_config(directory), config_path(directory).string());
 }
 
 SpecialIds read_special_ids(const fs::path& directory) {

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +15,9 @@
 
 namespace zero::hf {
 
+/// What a model directory says of making text with it, where it says so.
+inline constexpr const char* kGenerationConfig = "generation_config.json";
+
 /// True where `directory` holds a config.json with a model_type.
 bool is_model_directory(const std::filesystem::path& directory);
 
@@ -24,8 +26,9 @@ bool is_model_directory(const std::filesystem::path& directory);
 /// unknown architecture or for what this version does not do, all problems in one error.
 ModelConfig read_model_config(const std::filesystem::path& directory, const ModelConfig& others = {});
 
-/// The token that ends a text, if config.json names one (the first, if it names several).
-std::optional<int64_t> read_end_token(const std::filesystem::path& directory);
+/// The tokens that end a text: eos_token_id, an id or a list of ids, of generation_config.json, or of
+/// config.json where that file is not there or names none. Throws Corrupt for a value that is none of these.
+std::vector<int64_t> read_end_tokens(const std::filesystem::path& directory);
 
 /// What a config.json says of special tokens: its members "eos_token_id", "bos_token_id", "pad_token_id" and
 /// others so named, each an id, a list of ids, or null, as JSON.

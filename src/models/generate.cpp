@@ -122,7 +122,7 @@ std::vector<int64_t> go_on(const TextLogits& logits_of, std::span<const int64_t>
     const std::span<const float> values(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
     const int64_t drawn = draw(next_token_distribution(values, options), generator);
     const int64_t next = together.agree ? together.agree(drawn) : drawn;
-    if (next == options.stop_token) break;
+    if (std::ranges::find(options.stop_tokens, next) != options.stop_tokens.end()) break;
     text.push_back(next);
   }
   return {text.begin() + std::ssize(prompt), text.end()};

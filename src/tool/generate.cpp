@@ -52,9 +52,10 @@ Request check(const GenerateArguments& arguments) {
   const std::vector<int32_t> ids = tokenizer.encode_with_specials(arguments.prompt, "--prompt");
   require(!ids.empty(), ErrorKind::Config, "--prompt", "expected some text, got none");
   GenerateOptions options = arguments.options;
-  if (const auto end = tokenizer.end_of_text()) options.stop_token = *end;
-  if (saved.end_token) options.stop_token = saved.end_token;
-  return {std::move(saved), std::move(tokenizer), {ids.begin(), ids.end()}, options};
+  options.stop_tokens = saved.end_tokens;
+  if (const auto end = tokenizer.end_of_text(); end && options.stop_tokens.empty())
+    options.stop_tokens = {*end};
+  return {std::move(saved), std::move(tokenizer), {ids.begin(), ids.end()}, std::move(options)};
 }
 
 void print(const std::string& prompt, const std::vector<int64_t>& made, const Tokenizer& tokenizer) {

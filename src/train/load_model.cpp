@@ -55,7 +55,7 @@ constexpr int64_t kMostSampleTokens = 1024;  // of a model directory, whose cont
 
 SavedModel model_directory(const fs::path& directory) {
   SavedModel saved{
-      .checkpoint = directory, .config = {}, .vocabulary = {}, .end_token = {}, .hugging_face = true};
+      .checkpoint = directory, .config = {}, .vocabulary = {}, .end_tokens = {}, .hugging_face = true};
   Config& config = saved.config;
   config.model.from = directory.string();
   config = adopt_model(config);
@@ -67,7 +67,7 @@ SavedModel model_directory(const fs::path& directory) {
     return weights.find(name)->dtype == Dtype::bf16;
   });
   config = resolve(config, 1);
-  saved.end_token = hf::read_end_token(directory);
+  saved.end_tokens = hf::read_end_tokens(directory);
   if (!Tokenizer::is_in(directory)) return saved;
   config.data.tokenizer = directory.string();
   saved.vocabulary = Tokenizer::load(directory).vocabulary();
@@ -101,7 +101,7 @@ SavedModel find_model(const fs::path& model) {
   return {.checkpoint = checkpoint,
           .config = metadata.config,
           .vocabulary = metadata.vocabulary,
-          .end_token = {},
+          .end_tokens = {},
           .step = metadata.step};
 }
 
