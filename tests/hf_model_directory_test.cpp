@@ -149,7 +149,7 @@ TEST(HfModelDirectory, SaysAllThatItDoesNotDo) {
   EXPECT_ERROR(read(odd), Unsupported, "n_layer: expected a whole number");
   EXPECT_ERROR(read(with(kGpt2Config, "n_inner", 7)), Unsupported, "n_inner: expected 96");
   EXPECT_ERROR(read(with(kGpt2Config, "n_embd", 1e300)), Unsupported, "n_embd");
-  EXPECT_ERROR(read(Json::array()), Corrupt, "expected a JSON object");
+  EXPECT_ERROR(read(Json::array()), Corrupt, "config.json: expected an object, got []");
   EXPECT_ERROR(read(Json::object()), Corrupt, "model_type");
   const TemporaryDirectory empty;
   EXPECT_FALSE(is_model_directory(empty.path()));

@@ -141,7 +141,7 @@ TEST(Weights, RefusesAnIndexThatLies) {
   EXPECT_ERROR(with_index(R"({"a":"../one.safetensors"})"), Corrupt, "beside it");
   EXPECT_ERROR(with_index(R"({"a":"/etc/passwd"})"), Corrupt, "beside it");
   EXPECT_ERROR(with_index(R"({"a":"two.safetensors"})"), Io, "two.safetensors");
-  EXPECT_ERROR(with_index(R"({"a":7})"), Corrupt, "expected the name of a file");
+  EXPECT_ERROR(with_index(R"({"a":7})"), Corrupt, "weight_map[\"a\"]: expected a string, got 7");
   EXPECT_ERROR(with_index("[]"), Corrupt, "weight_map");
   const TemporaryDirectory empty;
   EXPECT_ERROR(Weights(empty.path()), Config, "neither model.safetensors nor model.safetensors.index.json");

@@ -1,5 +1,6 @@
 #include "base/strict_json.h"
 
+#include <charconv>
 #include <unordered_set>
 #include <vector>
 
@@ -11,6 +12,11 @@ namespace {
 constexpr int kMostJsonDepth = 64;
 constexpr size_t kMostShown = 80;
 const nlohmann::json kNoJson;
+
+// Whole, unlike json_text: it is part of a path.
+std::string quoted(const std::string& name) {
+  return nlohmann::json(name).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
 
 }  // namespace
 
@@ -41,41 +47,79 @@ std::string json_text(const nlohmann::json& value) {
   return text;
 }
 
+std::string expectation(std::string_view what, const nlohmann::json& value) {
+  return "expected " + std::string(what) + ", got " + (value.is_null() ? "nothing" : json_text(value));
+}
+
+JsonPlace JsonPlace::inner(const nlohmann::json& value, std::string_view separator,
+                           std::string_view step) const {
+  std::string place = place_;
+  place.append(is_document_ ? ": " : separator).append(step);
+  return {value, std::move(place), false};
+}
+
 JsonPlace JsonPlace::operator[](std::string_view key) const {
-  if (!value_.is_object()) expected("an object");
-  const auto member = value_.find(std::string(key));
-  return {member == value_.end() ? kNoJson : *member,
-          place_ + (place_.ends_with(": ") ? "" : ".") + std::string(key)};
+  require_object();
+  const auto member = value_->find(key);
+  return inner(member == value_->end() ? kNoJson : *member, ".", key);
+}
+
+JsonPlace JsonPlace::entry(const nlohmann::json::object_t::value_type& member) const {
+  return inner(member.second, "", "[" + quoted(member.first) + "]");
 }
 
 JsonPlace JsonPlace::at(size_t index) const {
-  return {value_.at(index), place_ + "[" + std::to_string(index) + "]"};
+  return inner(value_->at(index), "", "[" + std::to_string(index) + "]");
+}
+
+void JsonPlace::require_object() const {
+  if (!is_object()) expected("an object");
 }
 
 const std::string& JsonPlace::string() const {
-  if (!value_.is_string()) expected("a string");
-  return value_.get_ref<const std::string&>();
+  if (!is_string()) expected("a string");
+  return value_->get_ref<const std::string&>();
 }
 
 bool JsonPlace::boolean() const {
-  if (!value_.is_boolean()) expected("true or false");
-  return value_.get<bool>();
+  if (!value_->is_boolean()) expected("true or false");
+  return value_->get<bool>();
 }
 
 size_t JsonPlace::array_size() const {
-  if (!value_.is_array()) expected("an array");
-  return value_.size();
+  if (!is_array()) expected("an array");
+  return value_->size();
 }
 
 int64_t JsonPlace::integer(int64_t limit) const {
-  const bool fits = value_.is_number_unsigned() && value_.get<uint64_t>() < static_cast<uint64_t>(limit);
-  if (!fits) expected("an integer from 0 to " + std::to_string(limit - 1));
-  return value_.get<int64_t>();
+  const bool fits = value_->is_number_unsigned() && std::cmp_less(value_->get<uint64_t>(), limit);
+  if (!fits) expected("a whole number from 0 to " + std::to_string(limit - 1));
+  return value_->get<int64_t>();
+}
+
+int64_t JsonPlace::count() const {
+  const bool fits = value_->is_number_unsigned() && std::in_range<int64_t>(value_->get<uint64_t>());
+  if (!fits) expected("a whole number from 0 to 2^63 - 1");
+  return value_->get<int64_t>();
+}
+
+uint64_t JsonPlace::uint64() const {
+  if (!value_->is_number_unsigned()) expected("a whole number from 0 to 2^64 - 1");
+  return value_->get<uint64_t>();
+}
+
+uint64_t JsonPlace::hex64() const {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto* text = value_->get_ptr<const std::string*>();
+  const bool fits = text && text->size() == 16 && text->find_first_not_of(kDigits) == std::string::npos;
+  if (!fits) expected("16 hexadecimal digits");
+  uint64_t number = 0;
+  std::from_chars(text->data(), text->data() + text->size(), number, 16);
+  return number;
 }
 
 void JsonPlace::expected(std::string_view what) const {
-  fail(ErrorKind::Corrupt, place_,
-       "expected " + std::string(what) + ", got " + (value_.is_null() ? "nothing" : json_text(value_)));
+  fail(ErrorKind::Corrupt, place_, expectation(what, *value_));
 }
 
 }  // namespace zero

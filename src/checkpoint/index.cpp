@@ -42,23 +42,25 @@ void require_version(int64_t version, std::string_view place) {
   fail(ErrorKind::Unsupported, place, about + "; a later zero.cpp wrote it", "read it with that version");
 }
 
-Index from_object(const Json& json, std::string_view place) {
-  require(text_member(json, "format", place) == kFormat, ErrorKind::Corrupt, place,
+Index index_from_json(const JsonPlace& json) {
+  const std::string& place = json.place();
+  require(json["format"].string() == kFormat, ErrorKind::Corrupt, place,
           "not a checkpoint index: format is not \"" + std::string(kFormat) + "\"");
-  require_version(count_member(json, "version", place), place);
-  Index index{.step = count_member(json, "step", place),
-              .save_id = hex_member(json, "save_id", place),
+  require_version(json["version"].count(), place);
+  const JsonPlace metadata = json["metadata"];
+  metadata.require_object();
+  Index index{.step = json["step"].count(),
+              .save_id = json["save_id"].hex64(),
               .files = {},
               .tensors = {},
-              .metadata = member(json, "metadata", Json::value_t::object, place).dump()};
-  for (const auto& [name, bytes] : member(json, "files", Json::value_t::object, place).items())
-    index.files.emplace(name, count_value(bytes, "files." + name, place));
-  int64_t world = count_member(json, "world", place);
-  require(world == static_cast<int64_t>(index.files.size()), ErrorKind::Corrupt, place,
+              .metadata = metadata.value().dump()};
+  for (const auto& [name, bytes] : json["files"].members()) index.files.emplace(name, bytes.count());
+  const int64_t world = json["world"].count();
+  require(world == std::ssize(index.files), ErrorKind::Corrupt, place,
           "world is " + std::to_string(world) + ", but there are " + std::to_string(index.files.size()) +
               " files");
-  for (const auto& [name, tensor] : member(json, "tensors", Json::value_t::object, place).items())
-    index.tensors.emplace(name, tensor_from_json(tensor, std::string(place) + ": tensor " + in_quotes(name)));
+  for (const auto& [name, tensor] : json["tensors"].members())
+    index.tensors.emplace(name, tensor_from_json(tensor));
   return index;
 }
 
@@ -82,21 +84,20 @@ void check_tensor(const StoredTensor& tensor, const std::map<std::string, int64_
   if (const auto problem = coverage_problem(tensor)) fail_at(*problem);
 }
 
-std::vector<int64_t> counts_member(const Json& object, std::string_view key, std::string_view place) {
-  const Json& array = member(object, key, Json::value_t::array, place);
-  require(array.size() <= kMostDims, ErrorKind::Corrupt, place,
-          std::string(key) + ": more than " + std::to_string(kMostDims) + " dims");
+// One number a dimension.
+std::vector<int64_t> counts_from_json(const JsonPlace& array) {
+  require(array.array_size() <= kMostDims, ErrorKind::Corrupt, array.place(),
+          "more than " + std::to_string(kMostDims) + " dims");
   std::vector<int64_t> counts;
-  counts.reserve(array.size());
-  for (const Json& count : array) counts.push_back(count_value(count, key, place));
+  for (const JsonPlace& count : array.elements()) counts.push_back(count.count());
   return counts;
 }
 
-BoxRange range_from_json(const Json& piece, std::string_view place) {
-  const Json& box = member(piece, "box", Json::value_t::object, place);
-  return {.box = {.begin = counts_member(box, "begin", place), .size = counts_member(box, "size", place)},
-          .begin = count_member(piece, "begin", place),
-          .numel = count_member(piece, "numel", place)};
+BoxRange range_from_json(const JsonPlace& piece) {
+  const JsonPlace box = piece["box"];
+  return {.box = {.begin = counts_from_json(box["begin"]), .size = counts_from_json(box["size"])},
+          .begin = piece["begin"].count(),
+          .numel = piece["numel"].count()};
 }
 
 }  // namespace
@@ -157,23 +158,17 @@ Json to_json(const StoredTensor& tensor) {
           {"pieces", std::move(pieces)}};
 }
 
-StoredTensor tensor_from_json(const Json& json, std::string_view place) {
-  require(json.is_object(), ErrorKind::Corrupt, place, "expected an object");
-  StoredTensor tensor;
-  std::string dtype = text_member(json, "dtype", place);
-  auto known = dtype_from_safetensors(dtype);
-  require(known.has_value(), ErrorKind::Corrupt, place, "unknown dtype " + in_quotes(dtype));
-  tensor.dtype = *known;
-  tensor.shape = counts_member(json, "shape", place);
-  for (const Json& piece : member(json, "pieces", Json::value_t::array, place)) {
-    require(piece.is_object(), ErrorKind::Corrupt, place, "pieces: expected objects");
+StoredTensor tensor_from_json(const JsonPlace& json) {
+  StoredTensor tensor{
+      .dtype = dtype_from_json(json["dtype"]), .shape = counts_from_json(json["shape"]), .pieces = {}};
+  for (const JsonPlace& piece : json["pieces"].elements()) {
     StoredPiece& stored =
-        tensor.pieces.emplace_back(StoredPiece{.file = text_member(piece, "file", place),
-                                               .range = range_from_json(piece, place),
-                                               .offset_bytes = count_member(piece, "offset_bytes", place),
+        tensor.pieces.emplace_back(StoredPiece{.file = piece["file"].string(),
+                                               .range = range_from_json(piece),
+                                               .offset_bytes = piece["offset_bytes"].count(),
                                                .checksums = {}});
-    for (const Json& checksum : member(piece, "checksums", Json::value_t::array, place))
-      stored.checksums.push_back(hex_value(checksum, "checksums", place));
+    for (const JsonPlace& checksum : piece["checksums"].elements())
+      stored.checksums.push_back(checksum.hex64());
   }
   return tensor;
 }
@@ -195,8 +190,8 @@ std::string to_text(const Index& index) {
 }
 
 Index index_from_text(std::string_view text, std::string_view place) {
-  std::string body(checked_body(text, place));
-  Index index = from_object(parse_object(body + "}", place), place);
+  const Json json = parse_json(std::string(checked_body(text, place)) + "}", place);
+  Index index = index_from_json({json, std::string(place)});
   check(index, ErrorKind::Corrupt, place);
   return index;
 }

@@ -47,7 +47,7 @@ std::vector<uint64_t> checksums_of(std::span<const std::byte> bytes);
 std::optional<int64_t> numel_of(const std::vector<int64_t>& shape, Dtype dtype);
 
 Json to_json(const StoredTensor& tensor);
-StoredTensor tensor_from_json(const Json& json, std::string_view place);
+StoredTensor tensor_from_json(const JsonPlace& json);
 
 /// True for a name that stays inside its directory on every system: letters, digits, '.', '_', '-'; no
 /// leading dot.

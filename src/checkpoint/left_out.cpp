@@ -17,18 +17,18 @@ uint64_t term_of(uint64_t place, uint64_t bits) {
 
 std::optional<LeftOut> left_out_of(const Json& engine, std::string_view place) {
   if (!engine.contains("frozen_from")) return std::nullopt;
-  LeftOut left_out{.from = text_member(engine, "frozen_from", place), .fingerprints = {}};
-  const auto& frozen = member(engine, "frozen", Json::value_t::object, place);
-  for (const auto& [name, fingerprint] : frozen.items())
-    left_out.fingerprints[name] = hex_value(fingerprint, "frozen", place);
+  const JsonPlace about(engine, std::string(place));
+  LeftOut left_out{.from = about["frozen_from"].string(), .fingerprints = {}};
+  for (const auto& [name, fingerprint] : about["frozen"].members())
+    left_out.fingerprints[name] = fingerprint.hex64();
   return left_out;
 }
 
 std::optional<LeftOut> left_out_of_metadata(std::string_view metadata, std::string_view place) {
-  const Json about = parse_object(metadata, place);
-  const auto engine = about.find("engine");
-  if (engine == about.end() || !engine->is_object()) return std::nullopt;
-  return left_out_of(*engine, place);
+  const Json about = parse_json(metadata, place);
+  const JsonPlace engine = JsonPlace(about, std::string(place))["engine"];
+  if (!engine.is_object()) return std::nullopt;
+  return left_out_of(engine.value(), engine.place());
 }
 
 uint64_t fingerprint_of(const void* elements, int64_t numel, int64_t width, int64_t begin) {

@@ -14,15 +14,14 @@ std::string to_text(const ShardManifest& manifest) {
 ShardManifest manifest_from_text(std::string_view text) {
   using namespace checkpoint;
   constexpr std::string_view kPlace = "shard manifest";
-  Json json = parse_object(text, kPlace);
-  ShardManifest manifest{.file = text_member(json, "file", kPlace),
-                         .file_bytes = count_member(json, "file_bytes", kPlace),
-                         .tensors = {}};
+  const Json document = parse_json(text, kPlace);
+  const JsonPlace json(document, std::string(kPlace));
+  ShardManifest manifest{
+      .file = json["file"].string(), .file_bytes = json["file_bytes"].count(), .tensors = {}};
   require(is_plain_name(manifest.file), ErrorKind::Corrupt, kPlace,
           in_quotes(manifest.file) + " is not a plain file name");
-  for (const auto& [name, tensor] : member(json, "tensors", Json::value_t::object, kPlace).items())
-    manifest.tensors.emplace(name,
-                             tensor_from_json(tensor, std::string(kPlace) + ": tensor " + in_quotes(name)));
+  for (const auto& [name, tensor] : json["tensors"].members())
+    manifest.tensors.emplace(name, tensor_from_json(tensor));
   return manifest;
 }
 

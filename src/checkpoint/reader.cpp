@@ -93,7 +93,7 @@ void CheckpointReader::State::check_file(const std::string& name, int64_t bytes)
   Header header = read_header(file, path);
   const std::string in_header = path.string() + ": header";
   require(header.metadata.is_object(), ErrorKind::Corrupt, in_header, "it has no __metadata__");
-  const uint64_t save_id = hex_member(header.metadata, "save_id", in_header);
+  const uint64_t save_id = JsonPlace(header.metadata, in_header)["save_id"].hex64();
   require(save_id == index.save_id, ErrorKind::Corrupt, path.string(),
           "it belongs to save " + to_hex(save_id) + ", the index to save " + to_hex(index.save_id),
           "files of two saves are mixed; use another checkpoint");

@@ -28,25 +28,19 @@ std::optional<int64_t> numel_of_sizes(std::span<const int64_t> shape) {
   return numel;
 }
 
-FileTensor tensor_from_header(const Json& json, int64_t data_begin, int64_t data_bytes,
-                              const std::string& place) {
-  require(json.is_object(), ErrorKind::Corrupt, place, "expected an object");
-  const std::string dtype = text_member(json, "dtype", place);
-  const auto known = dtype_from_safetensors(dtype);
-  require(known.has_value(), ErrorKind::Corrupt, place, "unknown dtype " + in_quotes(dtype));
-  const Json& shape = member(json, "shape", Json::value_t::array, place);
-  const Json& offsets = member(json, "data_offsets", Json::value_t::array, place);
-  require(shape.size() <= kMostFileDims && offsets.size() == 2, ErrorKind::Corrupt, place,
+FileTensor tensor_from_header(const JsonPlace& json, int64_t data_begin, int64_t data_bytes) {
+  FileTensor tensor{.dtype = dtype_from_json(json["dtype"]), .shape = {}};
+  const JsonPlace shape = json["shape"], offsets = json["data_offsets"];
+  require(shape.array_size() <= kMostFileDims && offsets.array_size() == 2, ErrorKind::Corrupt, json.place(),
           "expected at most 64 dimensions and two offsets");
-  FileTensor tensor{.dtype = *known, .shape = {}};
-  for (const Json& size : shape) tensor.shape.push_back(count_value(size, "shape", place));
-  const int64_t begin = count_value(offsets[0], "data_offsets", place);
-  const int64_t end = count_value(offsets[1], "data_offsets", place);
+  for (const JsonPlace& size : shape.elements()) tensor.shape.push_back(size.count());
+  const int64_t begin = offsets.at(0).count(), end = offsets.at(1).count();
   const auto numel = numel_of_sizes(tensor.shape);
-  const auto bytes = numel ? checked_multiply(*numel, itemsize(*known)) : std::nullopt;
-  require(begin <= end && end <= data_bytes && bytes == end - begin, ErrorKind::Corrupt, place,
-          "elements of " + dtype + " in shape " + shape_text(tensor.shape) + " do not fit bytes " +
-              std::to_string(begin) + " to " + std::to_string(end) + " of " + std::to_string(data_bytes));
+  const auto bytes = numel ? checked_multiply(*numel, itemsize(tensor.dtype)) : std::nullopt;
+  require(begin <= end && end <= data_bytes && bytes == end - begin, ErrorKind::Corrupt, json.place(),
+          "elements of " + json["dtype"].string() + " in shape " + shape_text(tensor.shape) +
+              " do not fit bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
+              std::to_string(data_bytes));
   tensor.numel = *numel;
   tensor.begin_byte = data_begin + begin;
   return tensor;
@@ -73,6 +67,12 @@ void check_cover(const Header& header, int64_t data_bytes, const std::string& pl
 }
 
 }  // namespace
+
+Dtype dtype_from_json(const JsonPlace& name) {
+  const auto known = dtype_from_safetensors(name.string());
+  require(known.has_value(), ErrorKind::Corrupt, name.place(), "unknown dtype " + json_text(name.value()));
+  return *known;
+}
 
 std::string piece_label(const BoxRange& range) {
   return to_string(range.box) + "@" + std::to_string(range.begin);
@@ -109,13 +109,12 @@ std::string make_header(std::span<const NewTensor> tensors, const Json& metadata
 
 Header parse_header(std::string_view text, int64_t data_bytes, const std::string& place) {
   Header header{.data_begin = 8 + std::ssize(text), .metadata = {}, .tensors = {}};
-  Json json = parse_object(text, place + ": header");
-  for (const auto& [name, value] : json.items()) {
+  const Json json = parse_json(text, place + ": header");
+  for (const auto& [name, value] : JsonPlace(json, place + ": header").members()) {
     if (name == kMetadataKey)
-      header.metadata = value;
+      header.metadata = value.value();
     else
-      header.tensors.emplace(name, tensor_from_header(value, header.data_begin, data_bytes,
-                                                      place + ": header: " + in_quotes(name)));
+      header.tensors.emplace(name, tensor_from_header(value, header.data_begin, data_bytes));
   }
   check_cover(header, data_bytes, place);
   return header;

@@ -31,6 +31,9 @@ struct Header {
   std::map<std::string, FileTensor> tensors;
 };
 
+/// The type that a file names in the words of its format ("F32", "BF16"). Throws Corrupt for none of these.
+Dtype dtype_from_json(const JsonPlace& name);
+
 /// The JSON text of a header that `data_bytes` bytes of data follow. Checks types, shapes, and that the
 /// tensors cover the data without gaps or overlaps. Throws Corrupt.
 Header parse_header(std::string_view text, int64_t data_bytes, const std::string& place);

@@ -14,10 +14,9 @@ namespace fs = std::filesystem;
 
 // The ids of the token that a template names.
 std::vector<int32_t> template_ids(const JsonPlace& processor, const std::string& name) {
-  const JsonPlace ids = processor["special_tokens"][name]["ids"];
   std::vector<int32_t> found;
-  for (size_t i = 0, count = ids.array_size(); i < count; ++i)
-    found.push_back(static_cast<int32_t>(ids.at(i).integer(kMostTokens)));
+  for (const JsonPlace& id : processor["special_tokens"][name]["ids"].elements())
+    found.push_back(static_cast<int32_t>(id.integer(kMostTokens)));
   return found;
 }
 
@@ -26,8 +25,8 @@ SpecialTokens read_template(const JsonPlace& processor) {
   SpecialTokens tokens;
   const JsonPlace single = processor["single"];
   bool text_seen = false;
-  for (size_t i = 0, count = single.array_size(); i < count; ++i) {
-    const JsonPlace piece = single.at(i), special = piece["SpecialToken"], text = piece["Sequence"];
+  for (const JsonPlace& piece : single.elements()) {
+    const JsonPlace special = piece["SpecialToken"], text = piece["Sequence"];
     if (special.is_null() == text.is_null()) piece.expected("one of SpecialToken and Sequence");
     if (!text.is_null()) {
       if (text_seen || text["id"].string() != "A") single.expected("the text A once");
@@ -57,7 +56,7 @@ std::optional<std::string> named_token(const JsonPlace& config, const char* key,
   if (!config.value().contains(key)) return std::string(fallback);
   const JsonPlace token = config[key];
   if (token.is_null()) return std::nullopt;
-  return token.value().is_object() ? token["content"].string() : token.string();
+  return token.is_object() ? token["content"].string() : token.string();
 }
 
 }  // namespace
@@ -72,9 +71,8 @@ SpecialTokens special_tokens_of(const JsonPlace& post_processor) {
   if (type != "Sequence")
     fail(ErrorKind::Unsupported, post_processor["type"].place(), "this version does not do \"" + type + "\"");
   SpecialTokens tokens;
-  const JsonPlace list = post_processor["processors"];
-  for (size_t i = 0, count = list.array_size(); i < count; ++i)
-    put_around(tokens, special_tokens_of(list.at(i)));
+  for (const JsonPlace& processor : post_processor["processors"].elements())
+    put_around(tokens, special_tokens_of(processor));
   return tokens;
 }
 
@@ -84,13 +82,13 @@ SpecialTokens special_tokens_beside(const fs::path& directory, std::string_view 
   std::error_code ignored;
   if (fs::exists(directory / "tokenizer.json", ignored)) {
     const auto document = read_json(directory / "tokenizer.json");
-    const JsonPlace root(document, (directory / "tokenizer.json").string() + ": ");
+    const JsonPlace root(document, (directory / "tokenizer.json").string());
     return special_tokens_of(root["post_processor"]);
   }
   const fs::path path = directory / "tokenizer_config.json";
   if (!fs::exists(path, ignored)) return {};
   const auto document = read_json(path);
-  const JsonPlace config(document, path.string() + ": ");
+  const JsonPlace config(document, path.string());
   SpecialTokens tokens;
   const auto add = [&](const char* wanted, const char* key, std::string_view fallback,
                        std::vector<int32_t>& side) {

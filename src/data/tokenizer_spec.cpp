@@ -17,13 +17,10 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMostMergesBytes = uint64_t{1} << 28;
 
 void read_vocab(const JsonPlace& vocab, TokenizerSpec& spec) {
-  if (!vocab.value().is_object()) vocab.expected("an object of tokens and ids");
   spec.vocab_place = vocab.place();
   spec.vocab.reserve(vocab.value().size());
-  for (const auto& [token, id] : vocab.value().items()) {
-    const JsonPlace entry(id, vocab.place() + " entry \"" + token + "\"");
-    spec.vocab.push_back({token, static_cast<int32_t>(entry.integer(kMostTokens))});
-  }
+  for (const auto& [token, id] : vocab.members())
+    spec.vocab.push_back({token, static_cast<int32_t>(id.integer(kMostTokens))});
 }
 
 // "left right": tokens are written without white space, so one space parts them.
@@ -67,9 +64,7 @@ TokenizerSpec read_gpt2(const fs::path& folder) {
 }
 
 [[noreturn]] void unsupported(const JsonPlace& what) {
-  std::string value = what.value().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (value.size() > 120) value = value.substr(0, 117) + "...";
-  fail(ErrorKind::Unsupported, what.place(), "this version does not do " + value,
+  fail(ErrorKind::Unsupported, what.place(), "this version does not do " + json_text(what.value()),
        "use the tokenizer of a GPT-2, Llama 3 or GPT-NeoX model");
 }
 
@@ -79,7 +74,7 @@ void read_merges_array(const JsonPlace& merges, TokenizerSpec& spec) {
   spec.merges.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     const JsonPlace merge = merges.at(i);
-    if (merge.value().is_array()) {
+    if (merge.is_array()) {
       if (merge.array_size() != 2) merge.expected("two tokens");
       spec.merges.push_back({merge.at(0).string(), merge.at(1).string(), static_cast<int64_t>(i)});
     } else {
@@ -107,8 +102,7 @@ void read_model(const JsonPlace& model, TokenizerSpec& spec) {
 void read_added_tokens(const JsonPlace& tokens, TokenizerSpec& spec) {
   spec.added_place = tokens.place();
   if (tokens.is_null()) return;
-  for (size_t i = 0, count = tokens.array_size(); i < count; ++i) {
-    const JsonPlace token = tokens.at(i);
+  for (const JsonPlace& token : tokens.elements()) {
     for (const char* option : {"single_word", "lstrip", "rstrip"}) {
       if (token[option].boolean_or(false)) unsupported(token[option]);
     }
@@ -126,8 +120,7 @@ void read_normalizer(const JsonPlace& normalizer, TokenizerSpec& spec) {
   if (type == "NFC") {
     spec.nfc = true;
   } else if (type == "Sequence") {
-    const JsonPlace list = normalizer["normalizers"];
-    for (size_t i = 0, count = list.array_size(); i < count; ++i) read_normalizer(list.at(i), spec);
+    for (const JsonPlace& step : normalizer["normalizers"].elements()) read_normalizer(step, spec);
   } else {
     unsupported(normalizer);
   }
@@ -168,11 +161,10 @@ bool read_pre_tokenizer(const JsonPlace& step, TokenizerSpec& spec) {
     const bool each = step["individual_digits"].boolean_or(false);
     spec.splits.push_back({each ? R"(\p{N})" : R"(\p{N}+)", SplitBehavior::Isolated, step.place()});
   } else if (type == "Sequence") {
-    const JsonPlace list = step["pretokenizers"];
     bool done = false;
-    for (size_t i = 0, count = list.array_size(); i < count; ++i) {
-      if (done) unsupported(list.at(i));
-      done = read_pre_tokenizer(list.at(i), spec);
+    for (const JsonPlace& inner : step["pretokenizers"].elements()) {
+      if (done) unsupported(inner);
+      done = read_pre_tokenizer(inner, spec);
     }
     return done;
   } else {
@@ -184,7 +176,7 @@ bool read_pre_tokenizer(const JsonPlace& step, TokenizerSpec& spec) {
 TokenizerSpec read_tokenizer_json(const fs::path& path) {
   TokenizerSpec spec;
   const auto document = read_json(path);
-  const JsonPlace root(document, path.string() + ": ");
+  const JsonPlace root(document, path.string());
   read_model(root["model"], spec);
   read_added_tokens(root["added_tokens"], spec);
   read_normalizer(root["normalizer"], spec);

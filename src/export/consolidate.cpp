@@ -44,17 +44,14 @@ struct Origin {
 };
 
 std::optional<Origin> origin_of(const CheckpointReader& reader, const std::string& place) {
-  const checkpoint::Json metadata = checkpoint::parse_object(reader.metadata(), place);
-  const auto user = metadata.find("user");
-  if (user == metadata.end() || !user->is_object() || !user->contains("config")) return std::nullopt;
-  using Type = checkpoint::Json::value_t;
-  const auto& vocabulary = checkpoint::member(*user, "vocabulary", Type::object, place);
+  const nlohmann::json metadata = parse_json(reader.metadata(), place);
+  const JsonPlace user = JsonPlace(metadata, place)["user"];
+  if (!user.is_object() || user["config"].is_null()) return std::nullopt;
+  const JsonPlace config = user["config"], vocabulary = user["vocabulary"];
+  config.require_object();
   return Origin{
-      .config = parse_config(checkpoint::member(*user, "config", Type::object, place).dump(), place),
-      .vocabulary = {
-          .size = checkpoint::count_member(vocabulary, "size", place),
-          .fingerprint =
-              checkpoint::member(vocabulary, "fingerprint", Type::number_unsigned, place).get<uint64_t>()}};
+      .config = parse_config(config.value().dump(), place),
+      .vocabulary = {.size = vocabulary["size"].count(), .fingerprint = vocabulary["fingerprint"].uint64()}};
 }
 
 // What a checkpoint of trained parameters alone leaves out; nothing where it is whole.

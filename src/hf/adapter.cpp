@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/strict_json.h"
 #include "checkpoint/file_io.h"
-#include "checkpoint/json.h"
 #include "hf/architecture.h"
 #include "zero/error.h"
 
@@ -56,8 +56,8 @@ void check_adapter(const fs::path& directory, const LoraConfig& lora) {
   const fs::path real = fs::canonical(path, error);
   require(!error, ErrorKind::Config, directory.string(), std::string("there is no ") + kAdapterConfig,
           "name a directory that PEFT has saved an adapter in");
-  const nlohmann::json json =
-      checkpoint::parse_object(checkpoint::read_text(real, kMostAdapterConfigBytes), path.string());
+  const nlohmann::json json = parse_json(checkpoint::read_text(real, kMostAdapterConfigBytes), path.string());
+  JsonPlace(json, path.string()).require_object();
   ConfigReader reader(json);
   reader.only("peft_type", {"LORA"});
   reader.only("bias", {"none"});

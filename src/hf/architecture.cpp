@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/strict_json.h"
-#include "checkpoint/json.h"
 
 namespace zero::hf {
 namespace {
@@ -35,7 +34,7 @@ const nlohmann::json* ConfigReader::find(const std::string& key) const {
 
 void ConfigReader::problem(const std::string& key, const std::string& expected) {
   const nlohmann::json* value = find(key);
-  problems_.push_back(key + ": expected " + expected + ", got " + (value ? json_text(*value) : "nothing"));
+  problems_.push_back(key + ": " + expectation(expected, value ? *value : nlohmann::json()));
 }
 
 int64_t ConfigReader::count(const std::string& key, std::optional<int64_t> otherwise) {
@@ -66,7 +65,7 @@ bool ConfigReader::flag(const std::string& key, bool otherwise) {
 
 std::string ConfigReader::text(const std::string& key, const std::string& otherwise) {
   const nlohmann::json* value = find(key);
-  if (value && !value->is_string()) problem(key, "a text");
+  if (value && !value->is_string()) problem(key, "a string");
   return value && value->is_string() ? value->get<std::string>() : otherwise;
 }
 

@@ -32,7 +32,9 @@ fs::path config_path(const fs::path& directory) { return directory / "config.jso
 
 Json read_object(const fs::path& path) {
   const fs::path real = fs::canonical(path);  // the Hub's cache consists of links
-  return checkpoint::parse_object(checkpoint::read_text(real, kMostConfigBytes), path.string());
+  Json json = parse_json(checkpoint::read_text(real, kMostConfigBytes), path.string());
+  JsonPlace(json, path.string()).require_object();
+  return json;
 }
 
 Json read_config(const fs::path& directory) {
@@ -42,12 +44,12 @@ Json read_config(const fs::path& directory) {
   return read_object(config_path(directory));
 }
 
-std::vector<int64_t> end_tokens_of(const Json& json, const std::string& place) {
-  const auto found = json.find("eos_token_id");
-  if (found == json.end() || found->is_null()) return {};
+std::vector<int64_t> end_tokens_of(const JsonPlace& config) {
+  const JsonPlace ids = config["eos_token_id"];
+  if (ids.is_null()) return {};
+  if (!ids.is_array()) return {ids.count()};
   std::vector<int64_t> tokens;
-  for (const Json& id : found->is_array() ? *found : Json::array({*found}))
-    tokens.push_back(checkpoint::count_value(id, "eos_token_id", place));
+  for (const JsonPlace& id : ids.elements()) tokens.push_back(id.count());
   return tokens;
 }
 
@@ -99,8 +101,7 @@ bool is_model_directory(const fs::path& directory) {
 ModelConfig read_model_config(const fs::path& directory, const ModelConfig& others) {
   const std::string place = config_path(directory).string();
   const Json json = read_config(directory);
-  const Architecture& architecture =
-      architecture_of(checkpoint::text_member(json, "model_type", place), place);
+  const Architecture& architecture = architecture_of(JsonPlace(json, place)["model_type"].string(), place);
   ModelConfig model;
   model.type = architecture.type;
   model.dropout = others.dropout;
@@ -115,24 +116,24 @@ std::vector<int64_t> read_end_tokens(const fs::path& directory) {
   std::error_code ignored;
   const fs::path generation = directory / kGenerationConfig;
   if (fs::exists(generation, ignored)) {
-    const std::vector<int64_t> tokens = end_tokens_of(read_object(generation), generation.string());
+    const Json json = read_object(generation);
+    const std::vector<int64_t> tokens = end_tokens_of({json, generation.string()});
     if (!tokens.empty()) return tokens;
   }
-  return end_tokens_of(read_config(directory), config_path(directory).string());
+  const Json json = read_config(directory);
+  return end_tokens_of({json, config_path(directory).string()});
 }
 
 SpecialIds read_special_ids(const fs::path& directory) {
-  const std::string place = config_path(directory).string();
   const Json json = read_config(directory);
+  // Some models name no padding by -1.
+  const auto is_id = [](const Json& value) { return value.is_number_integer(); };
   SpecialIds ids;
-  for (const auto& [key, value] : json.items()) {
+  for (const auto& [key, place] : JsonPlace(json, config_path(directory).string()).members()) {
     if (!key.ends_with("_token_id")) continue;
-    // Some models name no padding by -1.
-    const bool is_list = value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& id) {
-                           return id.is_number_integer();
-                         });
-    require(is_list || value.is_number_integer() || value.is_null(), ErrorKind::Corrupt, place,
-            key + ": expected an id, a list of ids or null, got " + value.dump());
+    const Json& value = place.value();
+    const bool is_list = value.is_array() && std::all_of(value.begin(), value.end(), is_id);
+    if (!is_list && !is_id(value) && !value.is_null()) place.expected("an id, a list of ids or null");
     ids[key] = value.dump();
   }
   return ids;

@@ -74,14 +74,10 @@ Weights::Weights(const fs::path& directory, const std::string& name) : directory
 
 void Weights::open_index(const fs::path& index) {
   const std::string place = index.string();
-  const Json json =
-      checkpoint::parse_object(checkpoint::read_text(fs::canonical(index), kMostIndexBytes), place);
-  const Json& map = checkpoint::member(json, "weight_map", Json::value_t::object, place);
+  const Json json = parse_json(checkpoint::read_text(fs::canonical(index), kMostIndexBytes), place);
   std::map<std::string, std::set<std::string>> tensors_of;  // by file
-  for (const auto& [tensor, file] : map.items()) {
-    require(file.is_string(), ErrorKind::Corrupt, place, in_quotes(tensor) + ": expected the name of a file");
-    tensors_of[file.get<std::string>()].insert(tensor);
-  }
+  for (const auto& [tensor, file] : JsonPlace(json, place)["weight_map"].members())
+    tensors_of[file.string()].insert(tensor);
   for (const auto& [file, tensors] : tensors_of) {
     require_plain_name(file, place);
     files_.emplace_back(directory_ / file);

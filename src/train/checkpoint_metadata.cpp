@@ -1,8 +1,8 @@
 #include "train/checkpoint_metadata.h"
 
-#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/strict_json.h"
 #include "zero/checkpoint.h"
 #include "zero/error.h"
 
@@ -10,13 +10,6 @@ namespace zero::training {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-int64_t count(const Json& json, const char* key, const std::string& place) {
-  const bool fits = json.contains(key) && json[key].is_number_unsigned() &&
-                    json[key].get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  require(fits, ErrorKind::Corrupt, place, std::string("its metadata have no count \"") + key + "\"");
-  return json[key].get<int64_t>();
-}
 
 }  // namespace
 
@@ -45,22 +38,18 @@ std::string origin_of_frozen(const Config& config) {
 
 CheckpointMetadata read_metadata(const std::filesystem::path& checkpoint) {
   const std::string place = checkpoint.string();
-  const Json all = Json::parse(CheckpointReader(checkpoint).metadata(), nullptr, false);
-  const Json user = all.is_object() ? all.value("user", Json::object()) : Json::object();
-  require(user.is_object() && user.contains("config") && user["config"].is_object(), ErrorKind::Config, place,
+  const nlohmann::json all = parse_json(CheckpointReader(checkpoint).metadata(), place + ": metadata");
+  const JsonPlace user = JsonPlace(all, place + ": metadata")["user"];
+  require(user.is_object() && user["config"].is_object(), ErrorKind::Config, place,
           "it holds no configuration: it was not written by `zero train`");
-  CheckpointMetadata metadata{.step = count(user, "step", place),
-                              .position = count(user, "position", place),
-                              .tokens = count(user, "tokens", place)};
-  metadata.evaluation_due = user.value("evaluation_due", Json(false)) == Json(true);
-  const Json vocabulary = user.value("vocabulary", Json::object());
-  require(vocabulary.is_object() && vocabulary.contains("fingerprint") &&
-              vocabulary["fingerprint"].is_number_unsigned(),
-          ErrorKind::Corrupt, place, "its metadata have no vocabulary");
-  metadata.vocabulary = {.size = count(vocabulary, "size", place),
-                         .fingerprint = vocabulary["fingerprint"].get<uint64_t>()};
-  metadata.config = parse_config(user["config"].dump(), place);
-  return metadata;
+  const JsonPlace vocabulary = user["vocabulary"];
+  return {
+      .step = user["step"].count(),
+      .position = user["position"].count(),
+      .tokens = user["tokens"].count(),
+      .evaluation_due = user["evaluation_due"].boolean_or(false),
+      .vocabulary = {.size = vocabulary["size"].count(), .fingerprint = vocabulary["fingerprint"].uint64()},
+      .config = parse_config(user["config"].value().dump(), place)};
 }
 
 }  // namespace zero::training

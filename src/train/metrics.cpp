@@ -7,7 +7,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/error_text.h"
 #include "base/output_file.h"
+#include "base/strict_json.h"
 #include "checkpoint/file_io.h"
 #include "zero/error.h"
 
@@ -18,11 +20,12 @@ using Json =
     nlohmann::ordered_json;  // keys in the order they are given; dump() writes NaN and infinity as null
 
 int64_t step_of(const std::string& line, const std::string& place) {
-  const Json json = Json::parse(line, nullptr, false);
-  const bool fits = json.is_object() && json.contains("step") && json["step"].is_number_integer();
-  require(fits, ErrorKind::Corrupt, place, "expected a JSON object with a step",
-          "move the file away or repair it");
-  return json["step"].get<int64_t>();
+  try {
+    const nlohmann::json json = parse_json(line, place);
+    return JsonPlace(json, place)["step"].count();
+  } catch (const Error& error) {
+    fail(error.kind(), "", text_without_kind(error), "move the file away or repair it");
+  }
 }
 
 }  // namespace
