@@ -4,8 +4,8 @@
 //   zero launch --ranks 2 -- collectives_bench [--benchmark_...]
 //
 // Sizes are of the full tensor. The three take turns; counters are medians: ms, gloo_ms, direct_ms, over_gloo
-// = gloo_ms / ms, of_direct = direct_ms / ms. Inputs come from Group::empty, as the engine's do; outputs are
-// private memory.
+// = gloo_ms / ms, of_direct = direct_ms / ms. Inputs come from input_tensor(), as the engine's do; outputs
+// are private memory.
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 
@@ -17,6 +17,7 @@
 #include <iostream>
 
 #include "median.h"
+#include "mesh/group_parts.h"
 #include "stream.h"
 #include "zero/compute_threads.h"
 #include "zero/cpu_allocator.h"
@@ -31,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 class SpinBarrier {
  public:
   explicit SpinBarrier(const Group& group)
-      : memory_(group.together(64, at::kLong, "barrier")), ranks_(group.size()) {}
+      : memory_(detail::common_tensor(group, 64, at::kLong, "barrier")), ranks_(group.size()) {}
   void wait() {
     auto* words = memory_.data_ptr<int64_t>();
     std::atomic_ref<int64_t> arrived(words[0]), round(words[32]);
@@ -60,8 +61,8 @@ struct Tensors {
   at::Tensor all, in, plain_in, out;
   Tensors(const Group& group, Kind kind, int64_t numel, at::ScalarType dtype) {
     const int64_t part = kind == Kind::AllGather ? numel / group.size() : numel;
-    all = group.together(part * group.size(), dtype, "inputs").view({group.size(), part});
-    in = group.empty(part, dtype).fill_(1);
+    all = detail::common_tensor(group, part * group.size(), dtype, "inputs").view({group.size(), part});
+    in = detail::input_tensor(group, part, dtype).fill_(1);
     all[group.rank()].fill_(1);
     plain_in = at::ones({part}, dtype);
     out = kind == Kind::AllGather ? at::empty({numel}, dtype) : at::empty({numel / group.size()}, at::kFloat);

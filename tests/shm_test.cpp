@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/block_map.h"
+#include "mesh/group_parts.h"
 #include "support/ranks.h"
 #include "support/signal_pipe.h"
 #include "zero/error.h"
@@ -104,7 +105,7 @@ TEST(SharedMemory, OneTensorForAllRanks) {
         Group dp = mesh.group("dp");
         ASSERT_TRUE(dp.shares_memory());
         for (int round = 0; round < 3; ++round) {
-          at::Tensor all = dp.together(3 * 1000, at::kFloat, "slab");
+          at::Tensor all = detail::common_tensor(dp, 3 * 1000, at::kFloat, "slab");
           EXPECT_EQ(all.sum().item<float>(), 0);
           dp.barrier("read");
           at::Tensor mine = all.narrow(0, dp.rank() * 1000, 1000);
@@ -126,7 +127,7 @@ TEST(SharedMemory, BlocksComeBackWhenAllRanksHaveLetGo) {
       [](Mesh mesh) {
         Group dp = mesh.group("dp");
         for (int round = 0; round < 200; ++round) {  // 200 x 16 MiB would not fit into a segment
-          at::Tensor all = dp.together(1 << 22, at::kFloat, "slab");
+          at::Tensor all = detail::common_tensor(dp, 1 << 22, at::kFloat, "slab");
           all[dp.rank()] = round;
           all.reset();
           dp.barrier("let go");
@@ -146,7 +147,7 @@ TEST(SharedMemory, ReduceScatterReadsInPlaceAndAddsInRankOrder) {
       [](Mesh mesh) {
         Group dp = mesh.group("dp");
         for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-          at::Tensor in = dp.empty(3 * 5000, dtype);
+          at::Tensor in = detail::input_tensor(dp, 3 * 5000, dtype);
           std::vector<at::Tensor> all;
           for (int rank = 0; rank < 3; ++rank) {
             at::manual_seed(rank);
@@ -154,7 +155,7 @@ TEST(SharedMemory, ReduceScatterReadsInPlaceAndAddsInRankOrder) {
           }
           in.copy_(all[dp.rank()]);
           at::Tensor first = at::full({2000}, 7.0), second = at::full({3000}, 5.0);
-          dp.reduce_scatter(std::vector<ReducePart>{{first, false}, {second, true}}, in, "grads").wait();
+          detail::reduce_scatter(dp, {{first, false}, {second, true}}, in, "grads").wait();
           at::Tensor expected = at::zeros({5000});
           for (auto& tensor : all) expected += tensor.narrow(0, dp.rank() * 5000, 5000).to(at::kFloat);
           EXPECT_TRUE(at::equal(first, expected.narrow(0, 0, 2000)));
@@ -162,7 +163,7 @@ TEST(SharedMemory, ReduceScatterReadsInPlaceAndAddsInRankOrder) {
           // This rank's own elements may lie elsewhere; in `in` they then mean nothing.
           at::Tensor own = in.narrow(0, dp.rank() * 5000 + 2000, 3000).clone();
           in.narrow(0, dp.rank() * 5000 + 2000, 3000).fill_(1000);
-          dp.reduce_scatter({{first, false}, {second, false, own}}, in, "grads").wait();
+          detail::reduce_scatter(dp, {{first, false}, {second, false, own}}, in, "grads").wait();
           EXPECT_TRUE(at::equal(first, expected.narrow(0, 0, 2000)));
           EXPECT_TRUE(at::equal(second, expected.narrow(0, 2000, 3000)));
           in.zero_();  // wait() has returned: nobody reads it any more
@@ -179,7 +180,7 @@ TEST(SharedMemory, OutputsComeWhileTheOtherRankIsBusyElsewhere) {
       [&](Mesh mesh) {
         Group dp = mesh.group("dp");
         for (bool in_place : {false, true}) {
-          at::Tensor in = in_place ? dp.empty(200000, at::kFloat) : at::empty({200000});
+          at::Tensor in = in_place ? detail::input_tensor(dp, 200000, at::kFloat) : at::empty({200000});
           in.fill_(dp.rank() + 1);
           at::Tensor out = at::empty({100000});
           // Rank 0 is first: the second to join may read at once.
@@ -217,7 +218,8 @@ TEST(SharedMemory, OperationsMayBeWaitedForInAnyOrder) {
           std::vector<Work> works;
           std::vector<at::Tensor> outs, ins;
           for (int op = 0; op < 12; ++op) {
-            at::Tensor in = op % 3 == 0 ? at::empty({4 * 700}) : dp.empty(4 * 700, at::kFloat);
+            at::Tensor in =
+                op % 3 == 0 ? at::empty({4 * 700}) : detail::input_tensor(dp, 4 * 700, at::kFloat);
             in.fill_(op + dp.rank());
             at::Tensor out = at::empty({op % 2 == 0 ? 700 : 16 * 700});
             works.push_back(op % 2 == 0 ? dp.reduce_scatter(out, in, false, "op " + std::to_string(op))
@@ -303,7 +305,7 @@ TEST(SharedMemory, NothingIsLeftBehind) {
       2,
       [](Mesh mesh) {
         Group dp = mesh.group("dp");
-        at::Tensor all = dp.together(1000, at::kFloat, "slab");
+        at::Tensor all = detail::common_tensor(dp, 1000, at::kFloat, "slab");
         EXPECT_EQ(all.numel(), 1000);
       },
       shared_memory());

@@ -19,6 +19,7 @@
 namespace zero {
 
 namespace detail {
+struct GroupAccess;
 struct GroupState;
 struct MeshState;
 class WorkState;
@@ -36,8 +37,8 @@ class Work {
   /// thrown within the mesh's timeout plus about three seconds, and soon after another rank has died or
   /// reported a failure.
   void wait();
-  /// Like wait(), but returns as soon as the outputs may be read. Inputs from Group::empty or Group::together
-  /// may still be read by other ranks until wait().
+  /// Like wait(), but returns as soon as the outputs may be read; the inputs must stay unchanged until
+  /// wait().
   void wait_output();
   bool pending() const { return state_ != nullptr; }
 
@@ -56,15 +57,6 @@ struct Traffic {
   int64_t calls = 0;
   int64_t elements = 0;
   int64_t bytes = 0;  // elements in the size they have on the wire
-};
-
-/// One of the outputs of a reduce_scatter: a contiguous tensor [m] fp32 that is replaced by a sum or added
-/// to. `own`, if defined, [m] contiguous of the input's dtype and apart from `out`, takes the place of what
-/// this rank itself adds to this part: those elements of the input are not read.
-struct ReducePart {
-  at::Tensor out;
-  bool accumulate = false;
-  at::Tensor own = {};
 };
 
 /// The ranks along one axis. All collectives are asynchronous: inputs must stay unchanged and outputs unread
@@ -89,19 +81,11 @@ class Group {
   /// out's old value. The addition happens in wait().
   Work reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::string_view what) const;
 
-  /// The same into several tensors of n elements together, one after the other.
-  Work reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const;
-
   /// tensor [n] fp32, fp64, bf16 or fp16 <- sum (or maximum) over ranks, in rank order; the same bits on
   /// every rank. 16-bit types are added in fp32 and rounded once. A NaN anywhere makes the maximum NaN. Ranks
   /// wait for their all_reduces in the order they issued them.
   enum class Reduce { Sum, Max };
   Work all_reduce(at::Tensor tensor, Reduce op, std::string_view what) const;
-
-  /// outs, n elements together, (+)= sum over ranks of their in [n], fp32 in rank order; every rank adds up
-  /// everything itself, which is the shortest way for few ranks in shared memory. Throws Usage unless
-  /// shares_memory().
-  Work all_reduce(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const;
 
   /// tensor <- the root's (a group rank) tensor.
   Work broadcast(at::Tensor tensor, int root, std::string_view what) const;
@@ -119,15 +103,6 @@ class Group {
   /// For each member, in order, a number: those with the same one share memory. The same on all members.
   std::vector<int> memories() const;
 
-  /// A tensor [numel] that this group's collectives move fastest as their input: other ranks read it in place
-  /// where memory is shared. Not zeroed. Elsewhere an ordinary tensor.
-  at::Tensor empty(int64_t numel, at::ScalarType dtype) const;
-
-  /// One tensor [numel] for all ranks of the group, zeros at first: what one writes, all see, and who writes
-  /// when is the caller's affair. An all_gather into it, of a rank's own part of it, moves nothing: once it
-  /// has been waited for, all ranks have written. Collective, blocks. Throws Usage unless shares_memory().
-  at::Tensor together(int64_t numel, at::ScalarType dtype, std::string_view what) const;
-
   Traffic traffic() const;
   Traffic traffic(Operation operation) const;
 
@@ -135,6 +110,7 @@ class Group {
   Group() = default;
 
  private:
+  friend struct detail::GroupAccess;
   std::shared_ptr<detail::GroupState> state_;
 };
 

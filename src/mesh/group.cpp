@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include "mesh/collective.h"
+#include "mesh/group_parts.h"
 #include "mesh/group_state.h"
 #include "mesh/ordered_sum.h"
 #include "zero/error.h"
@@ -9,93 +11,17 @@
 
 namespace zero {
 
+using detail::CollectiveCheck;
+using detail::flat_view;
 using detail::GroupState;
 using detail::Issued;
-using detail::Transfer;
+using detail::start_transfer;
+using detail::traffic_of;
 
 namespace {
 
 // All-reduces up to this size gather everything; larger ones reduce-scatter and gather, which moves less.
 constexpr int64_t kSmallReduce = 64 * 1024;
-
-struct Checker {
-  const GroupState& group;
-  Operation operation;
-  std::string_view what;
-
-  [[noreturn]] void refuse(const std::string& problem) const {
-    fail(ErrorKind::Usage,
-         std::string(to_string(operation)) + " " + std::string(what) + " in group " + group.name, problem);
-  }
-  void tensor(const at::Tensor& t, const char* name) const {
-    if (!t.defined()) refuse(std::string(name) + " is an undefined tensor");
-    if (!t.is_contiguous()) refuse(std::string(name) + " is not contiguous");
-    if (t.device() != group.device)
-      refuse(std::string(name) + " is on " + t.device().str() + ", the mesh on " + group.device.str());
-  }
-  void numel(const at::Tensor& t, const char* name, int64_t expected, const std::string& reason) const {
-    if (t.numel() != expected)
-      refuse(std::string(name) + " has " + std::to_string(t.numel()) + " elements, expected " +
-             std::to_string(expected) + " (" + reason + ")");
-  }
-  void same_dtype(const at::Tensor& out, const at::Tensor& in) const {
-    if (out.scalar_type() != in.scalar_type())
-      refuse(std::string("out is ") + c10::toString(out.scalar_type()) + ", in is " +
-             c10::toString(in.scalar_type()));
-  }
-  void member(int rank, const char* name) const {
-    if (rank < 0 || rank >= group.size())
-      refuse(std::string(name) + " is rank " + std::to_string(rank) + " of a group of " +
-             std::to_string(group.size()));
-  }
-};
-
-// The engine's tensors are flat already: two operators, whose code has left the caches when a collective
-// begins, take as long as moving 100 KiB.
-at::Tensor flat(const at::Tensor& tensor) {
-  if (tensor.dim() == 1 && !tensor.requires_grad()) return tensor;
-  return tensor.detach().view(-1);
-}
-
-Work start(const std::shared_ptr<GroupState>& group, Issued issued,
-           const std::function<std::unique_ptr<Transfer>(detail::Channel&)>& begin,
-           std::function<void()> finish = nullptr) {
-  auto transfer = group->begin(issued, begin);
-  return Work(
-      std::make_shared<detail::WorkState>(group, std::move(issued), std::move(transfer), std::move(finish)));
-}
-
-// Outputs of a sum, flattened, and its input with `rows` times their elements.
-void check_parts(const Checker& check, std::vector<ReducePart>& outs, const at::Tensor& in, int rows) {
-  check.tensor(in, "in");
-  int64_t numel = 0;
-  for (ReducePart& part : outs) {
-    check.tensor(part.out, "out");
-    if (part.out.scalar_type() != at::kFloat) check.refuse("out must be fp32");
-    numel += part.out.numel();
-    part.out = flat(part.out);
-    if (!part.own.defined()) continue;
-    check.tensor(part.own, "own");
-    check.numel(part.own, "own", part.out.numel(), "out");
-    if (part.own.scalar_type() != in.scalar_type()) check.refuse("own must be of in's type");
-    part.own = flat(part.own);
-  }
-  if (in.scalar_type() != at::kFloat && in.scalar_type() != at::kBFloat16 && in.scalar_type() != at::kHalf)
-    check.refuse(std::string("in is ") + c10::toString(in.scalar_type()) + ", expected fp32, bf16 or fp16");
-  check.numel(in, "in", numel * rows, "out for each of " + std::to_string(rows) + " rows");
-}
-
-Traffic traffic_of(const at::Tensor& full, int64_t times = 1) {
-  return {1, times * full.numel(), times * static_cast<int64_t>(full.nbytes())};
-}
-
-// This rank's parts of what every rank sent, its own taken from where it was.
-std::vector<at::Tensor> received_parts(const at::Tensor& received, const at::Tensor& in,
-                                       const GroupState& group) {
-  auto parts = detail::equal_parts(received, group.size());
-  parts[group.rank] = detail::equal_parts(in, group.size())[group.rank];
-  return parts;
-}
 
 }  // namespace
 
@@ -133,24 +59,6 @@ bool Group::shares_memory() const { return state_->channel && state_->channel->s
 
 std::vector<int> Group::memories() const { return state_->memories; }
 
-at::Tensor Group::empty(int64_t numel, at::ScalarType dtype) const {
-  if (shares_memory() && numel > 0) return state_->channel->empty(numel, dtype);
-  return at::empty({numel}, at::TensorOptions(dtype).device(state_->device));
-}
-
-at::Tensor Group::together(int64_t numel, at::ScalarType dtype, std::string_view what) const {
-  require(shares_memory(), ErrorKind::Usage, "memory for " + std::string(what) + " in group " + name(),
-          "its ranks do not share memory");
-  require(numel > 0, ErrorKind::Usage, "memory for " + std::string(what) + " in group " + name(),
-          "expected at least one element");
-  Issued issued = state_->issue(Operation::Broadcast, what, 0, {});
-  at::Tensor memory;
-  state_->attempt(issued, [&] {
-    memory = state_->channel->together(numel, dtype, detail::transfer_tag(issued, dtype, 2), state_->timeout);
-  });
-  return memory;
-}
-
 int Group::rank() const { return state_->rank; }
 int Group::size() const { return state_->size(); }
 const std::string& Group::name() const { return state_->name; }
@@ -173,7 +81,7 @@ Traffic Group::traffic() const {
 
 Work Group::all_gather(at::Tensor out, at::Tensor in, std::string_view what) const {
   at::NoGradGuard no_grad;
-  Checker check{*state_, Operation::AllGather, what};
+  CollectiveCheck check{*state_, Operation::AllGather, what};
   check.tensor(out, "out");
   check.tensor(in, "in");
   check.same_dtype(out, in);
@@ -181,37 +89,16 @@ Work Group::all_gather(at::Tensor out, at::Tensor in, std::string_view what) con
   Issued issued = state_->issue(Operation::AllGather, what, out.numel(), traffic_of(out));
   if (in.numel() == 0) return {};
   if (size() == 1) {
-    if (out.data_ptr() != in.data_ptr()) flat(out).copy_(flat(in));
+    if (out.data_ptr() != in.data_ptr()) flat_view(out).copy_(flat_view(in));
     return {};
   }
   int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
-  return start(state_, issued, [&](auto& channel) { return channel.all_gather(flat(out), flat(in), tag); });
+  return start_transfer(
+      state_, issued, [&](auto& channel) { return channel.all_gather(flat_view(out), flat_view(in), tag); });
 }
 
 Work Group::reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::string_view what) const {
-  return reduce_scatter(std::vector<ReducePart>{{std::move(out), accumulate}}, std::move(in), what);
-}
-
-Work Group::reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const {
-  at::NoGradGuard no_grad;
-  Checker check{*state_, Operation::ReduceScatter, what};
-  check_parts(check, outs, in, size());
-  Issued issued = state_->issue(Operation::ReduceScatter, what, in.numel(), traffic_of(in));
-  if (in.numel() == 0) return {};
-  in = flat(in);
-  if (size() == 1) {
-    detail::ordered_sums(outs, {in}, 0);
-    return {};
-  }
-  int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
-  if (state_->channel->sums_in_rank_order())
-    return start(state_, issued, [&](auto& channel) { return channel.reduce_scatter(outs, in, tag); });
-  at::Tensor received = at::empty_like(in);
-  return start(
-      state_, issued, [&](auto& channel) { return channel.exchange(received, in, tag); },
-      [=, group = state_.get()] {
-        detail::ordered_sums(outs, received_parts(received, in, *group), group->rank);
-      });
+  return detail::reduce_scatter(*this, {{std::move(out), accumulate}}, std::move(in), what);
 }
 
 namespace {
@@ -220,7 +107,7 @@ Work reduce_small(const std::shared_ptr<GroupState>& group, const Issued& issued
                   Group::Reduce op) {
   at::Tensor gathered = at::empty({tensor.numel() * group->size()}, tensor.options());
   int tag = detail::transfer_tag(issued, tensor.scalar_type(), 0);
-  return start(
+  return start_transfer(
       group, issued, [&](auto& channel) { return channel.all_gather(gathered, tensor, tag); },
       [=, size = group->size()] {
         auto parts = detail::equal_parts(gathered, size);
@@ -246,7 +133,7 @@ Work reduce_large(const std::shared_ptr<GroupState>& group, const Issued& issued
   // The raw pointer is safe: the Work that runs this owns the group.
   auto finish = [=, state = group.get()] {
     at::NoGradGuard no_grad;
-    auto parts = received_parts(received, padded, *state);
+    auto parts = detail::received_parts(received, padded, *state);
     // The part of `received` that the exchange leaves unwritten; it must not be one of the inputs.
     at::Tensor mine = detail::equal_parts(received, state->size())[state->rank];
     if (op == Group::Reduce::Sum)
@@ -258,7 +145,7 @@ Work reduce_large(const std::shared_ptr<GroupState>& group, const Issued& issued
     state->complete(issued, *gather);
     if (!padded.is_same(tensor)) tensor.copy_(padded.narrow(0, 0, tensor.numel()));
   };
-  return start(
+  return start_transfer(
       group, issued, [&](auto& channel) { return channel.exchange(received, padded, tag); }, finish);
 }
 
@@ -266,38 +153,28 @@ Work reduce_large(const std::shared_ptr<GroupState>& group, const Issued& issued
 
 Work Group::all_reduce(at::Tensor tensor, Reduce op, std::string_view what) const {
   at::NoGradGuard no_grad;
-  Checker check{*state_, Operation::AllReduce, what};
+  CollectiveCheck check{*state_, Operation::AllReduce, what};
   check.tensor(tensor, "the tensor");
   const at::ScalarType type = tensor.scalar_type();
   if (type != at::kFloat && type != at::kDouble && type != at::kBFloat16 && type != at::kHalf)
     check.refuse(std::string("the tensor is ") + c10::toString(type) + ", expected fp32, fp64, bf16 or fp16");
   Issued issued = state_->issue(Operation::AllReduce, what, tensor.numel(), traffic_of(tensor, 2));
   if (size() == 1 || tensor.numel() == 0) return {};
-  tensor = flat(tensor);
+  tensor = flat_view(tensor);
   return tensor.numel() <= kSmallReduce ? reduce_small(state_, issued, tensor, op)
                                         : reduce_large(state_, issued, tensor, op);
 }
 
-Work Group::all_reduce(std::vector<ReducePart> outs, at::Tensor in, std::string_view what) const {
-  at::NoGradGuard no_grad;
-  Checker check{*state_, Operation::AllReduce, what};
-  if (!shares_memory()) check.refuse("its ranks do not share memory");
-  check_parts(check, outs, in, 1);
-  Issued issued = state_->issue(Operation::AllReduce, what, in.numel(), traffic_of(in, 2));
-  if (in.numel() == 0) return {};
-  int tag = detail::transfer_tag(issued, in.scalar_type(), 0);
-  return start(state_, issued, [&](auto& channel) { return channel.all_reduce(outs, flat(in), tag); });
-}
-
 Work Group::broadcast(at::Tensor tensor, int root, std::string_view what) const {
   at::NoGradGuard no_grad;
-  Checker check{*state_, Operation::Broadcast, what};
+  CollectiveCheck check{*state_, Operation::Broadcast, what};
   check.tensor(tensor, "the tensor");
   check.member(root, "root");
   Issued issued = state_->issue(Operation::Broadcast, what, tensor.numel(), traffic_of(tensor));
   if (size() == 1 || tensor.numel() == 0) return {};
   int tag = detail::transfer_tag(issued, tensor.scalar_type(), root);
-  return start(state_, issued, [&](auto& channel) { return channel.broadcast(flat(tensor), root, tag); });
+  return start_transfer(state_, issued,
+                        [&](auto& channel) { return channel.broadcast(flat_view(tensor), root, tag); });
 }
 
 namespace {
@@ -311,26 +188,28 @@ int message_tag(const at::Tensor& tensor, int tag) {
 
 Work Group::send(at::Tensor tensor, int to, int tag, std::string_view what) const {
   at::NoGradGuard no_grad;
-  Checker check{*state_, Operation::Send, what};
+  CollectiveCheck check{*state_, Operation::Send, what};
   check.tensor(tensor, "the tensor");
   check.member(to, "the receiver");
   if (to == rank()) check.refuse("a rank cannot send to itself");
   Issued issued = state_->issue(Operation::Send, what, tensor.numel(), traffic_of(tensor));
   if (tensor.numel() == 0) return {};
-  return start(state_, issued,
-               [&](auto& channel) { return channel.send(flat(tensor), to, message_tag(tensor, tag)); });
+  return start_transfer(state_, issued, [&](auto& channel) {
+    return channel.send(flat_view(tensor), to, message_tag(tensor, tag));
+  });
 }
 
 Work Group::receive(at::Tensor tensor, int from, int tag, std::string_view what) const {
   at::NoGradGuard no_grad;
-  Checker check{*state_, Operation::Receive, what};
+  CollectiveCheck check{*state_, Operation::Receive, what};
   check.tensor(tensor, "the tensor");
   check.member(from, "the sender");
   if (from == rank()) check.refuse("a rank cannot receive from itself");
   Issued issued = state_->issue(Operation::Receive, what, tensor.numel(), traffic_of(tensor));
   if (tensor.numel() == 0) return {};
-  return start(state_, issued,
-               [&](auto& channel) { return channel.receive(flat(tensor), from, message_tag(tensor, tag)); });
+  return start_transfer(state_, issued, [&](auto& channel) {
+    return channel.receive(flat_view(tensor), from, message_tag(tensor, tag));
+  });
 }
 
 void Group::barrier(std::string_view what) const {
@@ -341,7 +220,7 @@ void Group::barrier(std::string_view what) const {
   at::Tensor mine = at::zeros({1}, options);
   at::Tensor all = at::empty({size()}, options);
   int tag = detail::transfer_tag(issued, at::kByte, 0);
-  start(state_, issued, [&](auto& channel) { return channel.all_gather(all, mine, tag); }).wait();
+  start_transfer(state_, issued, [&](auto& channel) { return channel.all_gather(all, mine, tag); }).wait();
   // On a device wait() only orders the stream; reading the bytes blocks this thread.
   if (!state_->device.is_cpu()) all.cpu();
 }

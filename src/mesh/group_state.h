@@ -63,6 +63,11 @@ struct GroupState {
   void finish_abandoned(uint64_t before);
 };
 
+/// The door to a group's state for src/mesh.
+struct GroupAccess {
+  static const std::shared_ptr<GroupState>& state_of(const Group& group) { return group.state_; }
+};
+
 class WorkState {
  public:
   WorkState(std::shared_ptr<GroupState> group, Issued issued, std::unique_ptr<Transfer> transfer,

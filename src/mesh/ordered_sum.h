@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "zero/mesh.h"
+#include "mesh/group_parts.h"
 
 namespace zero::detail {
 

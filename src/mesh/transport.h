@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "mesh/group_parts.h"
 #include "zero/mesh.h"
 
 namespace zero::detail {
@@ -77,7 +78,7 @@ class Channel {
   /// Seconds that its operations have spent inside waits on moving and adding up bytes.
   virtual double worked_s() const { return 0; }
 
-  /// What Group::empty and Group::together promise, where the ranks share memory.
+  /// What input_tensor() and common_tensor() promise, where the ranks share memory.
   virtual bool shares_memory() const { return false; }
   virtual at::Tensor empty(int64_t, at::ScalarType) {
     throw std::logic_error("this channel shares no memory");

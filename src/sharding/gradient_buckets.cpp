@@ -119,7 +119,8 @@ at::Tensor GradientBuckets::take_staging() {
   // one.
   const int64_t most = kBucketsInFlight + (group().shares_memory() ? 1 : 0);
   if (static_cast<int64_t>(staging_.size() + in_flight_.size()) < most)
-    return group().empty(shard_group_.size() * piece_numel_, scalar_type_of(plan_.communication_dtype));
+    return input_tensor(group(), shard_group_.size() * piece_numel_,
+                        scalar_type_of(plan_.communication_dtype));
   Staging oldest = std::move(staging_.front());
   staging_.pop_front();
   oldest.work.wait();
@@ -134,8 +135,8 @@ void GradientBuckets::reduce(Bucket& bucket, std::vector<ReducePart> outs) {
     outs.push_back({bucket.sum, false});
   }
   const at::Tensor sent = bucket.sent.view({-1});
-  bucket.work = sums_whole_ ? replica_group_.all_reduce(std::move(outs), sent, name)
-                            : shard_group_.reduce_scatter(std::move(outs), sent, name);
+  bucket.work = sums_whole_ ? all_reduce(replica_group_, std::move(outs), sent, name)
+                            : reduce_scatter(shard_group_, std::move(outs), sent, name);
 }
 
 // Waits for a bucket's sums, and adds them to the shards where that is not done yet.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "mesh/group_parts.h"
 #include "sharding/sum_memory.h"
 #include "sharding/unit.h"
 #include "sharding/unit_gradient.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "mesh/group_parts.h"
 #include "sharding/sharded_model.h"
 #include "zero/initial_values.h"
 #include "zero/lazy.h"
@@ -20,7 +21,7 @@ void take_from_rank0(const Group& all, const at::Tensor& values, const std::stri
   constexpr int64_t kPieceBytes = 4 << 20;
   if (bytes.numel() == 0) return;
   if (!all.shares_memory()) return all.broadcast(bytes, 0, name).wait();
-  const at::Tensor piece = all.empty(std::min(kPieceBytes, bytes.numel()), at::kByte);
+  const at::Tensor piece = input_tensor(all, std::min(kPieceBytes, bytes.numel()), at::kByte);
   for (int64_t begin = 0; begin < bytes.numel(); begin += kPieceBytes) {
     at::Tensor part = bytes.narrow(0, begin, std::min(kPieceBytes, bytes.numel() - begin));
     at::Tensor wire = all.rank() == 0 ? piece.narrow(0, 0, part.numel()) : part;

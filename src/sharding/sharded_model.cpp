@@ -13,6 +13,7 @@
 #include "base/nearest.h"
 #include "compute/zeros.h"
 #include "mesh/agree.h"
+#include "mesh/group_parts.h"
 #include "optim/split_master.h"
 #include "plan/layout.h"
 #include "sharding/initialise.h"
@@ -163,8 +164,8 @@ void ShardedModel::allocate() {
     const bool common = plan.placements.parameter == Placement::Common && unit.layout.padded_numel > 0;
     if (common || replicated || unit.layout.padded_numel == 0) {
       if (common)
-        unit.common = shard_group.together(unit.layout.padded_numel,
-                                           c10::typeMetaToScalarType(values.dtype()), unit.layout.name);
+        unit.common = common_tensor(shard_group, unit.layout.padded_numel,
+                                    c10::typeMetaToScalarType(values.dtype()), unit.layout.name);
       unit.full = common ? unit.common : zeros(unit.layout.padded_numel, values);
       unit.shard = unit.full.narrow(0, shard_group.rank() * unit.layout.shard_numel, unit.layout.shard_numel);
     } else {

@@ -1,7 +1,7 @@
 #pragma once
 // The operations of one group over shared memory. A rank posts where its bytes are, and every reader takes
 // them from there itself, so no rank has to be inside a call for others to go on. Bytes in private memory are
-// copied into shared memory first; bytes that lie in it already (Group::empty, Group::together) are read in
+// copied into shared memory first; bytes that lie in it already (input_tensor(), common_tensor()) are read in
 // place.
 
 #include <torch/types.h>
