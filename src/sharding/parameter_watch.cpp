@@ -89,8 +89,7 @@ void ParameterWatch::require_views() {
         make_views(i);
         fail(ErrorKind::Usage, name,
              "its memory was replaced (by set_data, module.to or torch::load) where the engine cannot take "
-             "the "
-             "values over; they are dropped",
+             "the values over; they are dropped",
              "do it in a zero::GatherScope with Access::Modify");
       }
       int64_t& seen = versions_[static_cast<size_t>(i)][t];

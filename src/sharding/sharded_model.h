@@ -3,11 +3,13 @@
 // engine and ZeroRedundancyOptimizer have in common.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "sharding/axes_agreement.h"
 #include "sharding/gradients.h"
 #include "sharding/model_parameters.h"
 #include "sharding/residency.h"
@@ -56,7 +58,6 @@ class ShardedModel {
   EngineOptions options;
   Plan plan;
   Group all, shard_group, replica_group;  // along "dp": all of it, and its two parts
-  Group everyone;                         // the ranks of all axes: `all` where there are no others
   StateStore states;                      // of the units, by their index
   std::vector<Unit> units;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
@@ -71,27 +72,21 @@ class ShardedModel {
   void allocate();
   void add_master(Unit& unit);
   void share_out_sums();
-  void leave_copies_out_of_sums();
-  void sum_over_ranks(std::span<double> sums) const;
   void make_optimizer(const OptimizerSpec& spec);
-  void number_what_all_agree_on();
-  void require_same_replicas() const;
   const UnitParameter& layout_of(Place place) const {
     return plan.units[static_cast<size_t>(place.unit)].parameters[static_cast<size_t>(place.parameter)];
   }
   double own_squares(double scale);
+  StepAgreement agree_on_step();
+  void update(const StepInput& input);
 
   ModelParameters model_;
   std::vector<std::string> names_;  // per parameter index
   std::vector<Place> places_;
   std::vector<int> first_parameter_;  // per unit
   std::unordered_map<std::string, int> index_;
-  // Per parameter: ranks along other axes hold the same values, and this one is not the first of them.
-  std::vector<char> is_copy_;
-  std::vector<OptimizerShard> counted_elsewhere_;  // the trainable units, counting such copies alone
-  std::vector<int64_t> common_number_;             // per parameter, among those of all ranks of all axes
-  int64_t common_parameters_ = 0;                  // how many those are
-  int dp_group_ = 0, dp_groups_ = 1;  // which of the groups along "dp" this rank is in, of how many
+  std::optional<AxesAgreement> axes_;              // there once the plan is
+  std::vector<OptimizerShard> counted_elsewhere_;  // the trainable units, counting copies alone
 };
 
 }  // namespace zero::detail

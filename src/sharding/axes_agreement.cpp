@@ -1,0 +1,130 @@
+#include "sharding/axes_agreement.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "mesh/agree.h"
+#include "zero/error.h"
+
+namespace zero::detail {
+namespace {
+
+template <class Use>
+void for_each_parameter(const Plan& plan, Use use) {
+  for (const UnitLayout& unit : plan.units)
+    for (const UnitParameter& parameter : unit.parameters) use(parameter);
+}
+
+}  // namespace
+
+AxesAgreement::AxesAgreement(const Mesh& mesh, const Plan& plan)
+    : everyone_(mesh.group("dp")), device_(mesh.device()), dp_ranks_(everyone_.size()) {
+  if (dp_ranks_ != mesh.size()) everyone_ = mesh.world();
+  for (const Axis& axis : mesh.axes()) {
+    if (axis.name == "dp") continue;
+    dp_group_ = dp_group_ * axis.size + mesh.group(axis.name).rank();
+    dp_groups_ *= axis.size;
+  }
+  find_copies(mesh, plan);
+  number(mesh, plan);
+  if (spans_other_axes()) require_same_replicas(mesh, plan);
+}
+
+void AxesAgreement::find_copies(const Mesh& mesh, const Plan& plan) {
+  for_each_parameter(plan, [&](const UnitParameter& parameter) {
+    const auto& over = parameter.part.replicated_over;
+    const auto is_first = [&](const std::string& axis) { return mesh.group(axis).rank() == 0; };
+    is_copy_.push_back(std::all_of(over.begin(), over.end(), is_first) ? 0 : 1);
+  });
+}
+
+void AxesAgreement::number(const Mesh& mesh, const Plan& plan) {
+  std::string mine;
+  for_each_parameter(plan, [&](const UnitParameter& parameter) { mine += parameter.name + "\n"; });
+  std::vector<std::string> texts{mine};
+  if (spans_other_axes()) texts = gather_text(mesh, everyone_, mine, "parameters");
+  std::map<std::string, int64_t, std::less<>> numbers;
+  for (const std::string& text : texts) {
+    std::istringstream lines(text);
+    for (std::string name; std::getline(lines, name);)
+      numbers.emplace(std::move(name), static_cast<int64_t>(numbers.size()));
+  }
+  for_each_parameter(
+      plan, [&](const UnitParameter& parameter) { common_number_.push_back(numbers.at(parameter.name)); });
+  common_parameters_ = static_cast<int64_t>(numbers.size());
+}
+
+// A parameter that is said to be the same along an axis must be the same box there.
+void AxesAgreement::require_same_replicas(const Mesh& mesh, const Plan& plan) const {
+  for (const Axis& axis : mesh.axes()) {
+    if (axis.name == "dp" || axis.size == 1) continue;
+    std::string text;
+    for_each_parameter(plan, [&](const UnitParameter& parameter) {
+      const auto& over = parameter.part.replicated_over;
+      if (std::find(over.begin(), over.end(), axis.name) != over.end())
+        text += parameter.name + "\t" + to_string(parameter.part.box) + "\n";
+    });
+    const Group along = mesh.group(axis.name);
+    const auto texts = gather_text(mesh, along, text, "replicated parameters");
+    for (int rank = 0; rank < along.size(); ++rank)
+      require(texts[rank] == texts[0], ErrorKind::Config, "axis " + axis.name,
+              "rank " + std::to_string(along.members()[rank]) +
+                  " holds other replicated parameters than rank " + std::to_string(along.members()[0]),
+              "say in EngineOptions::parts what each rank's module holds");
+  }
+}
+
+at::Tensor AxesAgreement::summed(const at::Tensor& own, std::string_view what) const {
+  const at::Tensor on_device = own.to(device_);
+  everyone_.all_reduce(on_device, Group::Reduce::Sum, what).wait();
+  return on_device.cpu();
+}
+
+StepAgreement AxesAgreement::agree_on_step(double squares, uint32_t gather_order,
+                                           std::span<const char> used) const {
+  // The norm, for each group along "dp" the sums of its orders and their squares, and the parameters.
+  const int64_t orders = 1, uses = orders + int64_t{2} * dp_groups_;
+  const at::Tensor own = at::zeros({uses + common_parameters_}, at::kDouble);
+  double* const mine = own.mutable_data_ptr<double>();
+  mine[0] = squares;
+  mine[orders + 2 * dp_group_] = gather_order;
+  mine[orders + 2 * dp_group_ + 1] = static_cast<double>(gather_order) * gather_order;
+  for (size_t i = 0; i < used.size(); ++i) mine[uses + common_number_[i]] = used[i];
+
+  const at::Tensor sums = summed(own, "gradient norm");
+  const double* const all = sums.const_data_ptr<double>();
+  require_same_order({all + orders, all + uses});
+  StepAgreement agreed{.squared_norm = all[0], .used = {}};
+  for (const int64_t number : common_number_) agreed.used.push_back(all[uses + number] > 0 ? 1 : 0);
+  return agreed;
+}
+
+// Equal numbers are those whose squares add up to the square of their sum, divided by how many there are.
+void AxesAgreement::require_same_order(std::span<const double> sums_and_squares) const {
+  for (size_t at = 0; at < sums_and_squares.size(); at += 2) {
+    const double sum = sums_and_squares[at], squares = sums_and_squares[at + 1];
+    require(squares * dp_ranks_ == sum * sum, ErrorKind::Comm, "step",
+            "ranks gathered units in different orders in this step",
+            "make all ranks run the same submodules, or gather those that differ with a GatherScope");
+  }
+}
+
+void AxesAgreement::sum_over_ranks(std::span<double> sums) const {
+  if (everyone_.size() == 1 || sums.empty()) return;
+  const auto parameters = static_cast<int64_t>(common_number_.size());
+  const int64_t each = static_cast<int64_t>(sums.size()) / parameters;
+  const at::Tensor own = at::zeros({common_parameters_ * each}, at::kDouble);
+  double* const mine = own.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < parameters; ++i)
+    std::copy_n(sums.data() + i * each, each, mine + common_number_[i] * each);
+  const at::Tensor found = summed(own, "sums of parameters");
+  const double* const all = found.const_data_ptr<double>();
+  for (int64_t i = 0; i < parameters; ++i)
+    std::copy_n(all + common_number_[i] * each, each, sums.data() + i * each);
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,60 @@
+#pragma once
+// What the ranks of all axes agree on. Along other axes than "dp" (tensor, pipeline, expert parallelism) they
+// may hold other parameters, or others of their elements, and some of them alike.
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "zero/mesh.h"
+#include "zero/plan.h"
+
+namespace zero::detail {
+
+/// What all ranks know before a step.
+struct StepAgreement {
+  double squared_norm = 0;  // of all gradients; not finite where some rank's are not
+  std::vector<char> used;   // per parameter of this rank: had a gradient on some rank
+};
+
+/// Parameters count over all units of this rank's plan, in order.
+class AxesAgreement {
+ public:
+  /// Gives every parameter of the model a number that all ranks know. Throws Config where ranks along an axis
+  /// do not hold the same of what is said to be the same there. Collective over the mesh.
+  AxesAgreement(const Mesh& mesh, const Plan& plan);
+
+  /// Whether there are several groups along "dp".
+  bool spans_other_axes() const { return dp_groups_ > 1; }
+  /// Whether ranks along other axes hold the same values of a parameter, and this one is not the first.
+  bool is_copy(int parameter) const { return is_copy_[parameter] != 0; }
+
+  /// Adds up what the ranks bring: `squares` of their gradients, and which parameters had one. Throws Comm
+  /// where ranks of one group along "dp" bring other orders of all-gathers (`gather_order`: a number below
+  /// 2^20 that tells them apart). One small all-reduce.
+  StepAgreement agree_on_step(double squares, uint32_t gather_order, std::span<const char> used) const;
+
+  /// Several sums of each parameter, those of the first one first, added up over all ranks in place. One
+  /// all-reduce; nothing where there are no sums or no other ranks.
+  void sum_over_ranks(std::span<double> sums) const;
+
+ private:
+  void number(const Mesh& mesh, const Plan& plan);
+  void find_copies(const Mesh& mesh, const Plan& plan);
+  void require_same_replicas(const Mesh& mesh, const Plan& plan) const;
+  /// [n] fp64 on the CPU, summed over all ranks.
+  at::Tensor summed(const at::Tensor& own, std::string_view what) const;
+  void require_same_order(std::span<const double> sums_and_squares) const;
+
+  Group everyone_;  // the ranks of all axes: those along "dp" where there are no others
+  torch::Device device_;
+  int dp_ranks_;
+  int dp_group_ = 0, dp_groups_ = 1;  // which of the groups along "dp" this rank is in, of how many
+  std::vector<char> is_copy_;
+  std::vector<int64_t> common_number_;  // per parameter, among those of all ranks of all axes
+  int64_t common_parameters_ = 0;       // how many those are
+};
+
+}  // namespace zero::detail
