@@ -155,6 +155,7 @@ TEST(MeshOptionsOf, TimeoutAndTransport) {
   EXPECT_EQ(options.timeout.count(), 2500);
   EXPECT_EQ(options.transport, "gloo");
   EXPECT_TRUE(options.device.is_cpu());
+  EXPECT_EQ(mesh_options_of(config_of("")).device.is_cuda(), cuda_devices() > 0);
   EXPECT_EQ(compute_threads_of(config_of(R"("parallel": {"threads_per_rank": 3})"), 2), 3);
   EXPECT_GE(compute_threads_of(config_of(""), 1000000), 1);
 }

@@ -283,6 +283,33 @@ TEST(PlanReport, AConfigurationAtEveryStage) {
   EXPECT_EQ(numel, plan.parameters);
 }
 
+// The device is the one that a run would take.
+TEST(PlanReport, AHostsDevicesDecideAsInARun) {
+  const auto plan_on = [](const std::string& backend, int cuda_devices) {
+    std::string text = kGpt2;
+    text.insert(1, "\"parallel\": {\"backend\": \"" + backend + "\"}, ");
+    const Config config = resolved_config(text, 4);
+    return plan_from_config(config, trained_spec(config), 4, {}, /*hosts=*/1, cuda_devices);
+  };
+  struct Case {
+    const char* backend;
+    int cuda_devices;
+    bool on_cuda, shares;
+  };
+  for (const Case& c :
+       {Case{"auto", 0, false, true}, Case{"auto", 2, true, false}, Case{"shm", 2, false, true},
+        Case{"gloo", 2, false, false}, Case{"nccl", 0, true, false}, Case{"nccl", 2, true, false}}) {
+    SCOPED_TRACE(c.backend + std::string(" ") + std::to_string(c.cuda_devices));
+    const ConfigPlan plan = plan_on(c.backend, c.cuda_devices);
+    EXPECT_EQ(plan.on_cuda, c.on_cuda);
+    EXPECT_EQ(plan.stages[2].cpu_operators, !c.on_cuda);
+    EXPECT_EQ(plan.stages[3].placements.parameter == Placement::Common, c.shares);
+    EXPECT_EQ(json::parse(to_json(plan))["device"], c.on_cuda ? "cuda" : "cpu");
+    expect_columns(to_text(plan));
+    EXPECT_NE(to_text(plan).find(c.on_cuda ? "on CUDA devices\n" : "on CPU\n"), std::string::npos);
+  }
+}
+
 // fp32 values and two moments, each rank's part of them once; nothing where no save is in the background.
 TEST(PlanReport, TheCopyThatIsSavedCounts) {
   const auto plan_with = [](const std::string& checkpoint) {
@@ -311,7 +338,7 @@ TEST(PlanReport, TheTableOfAConfiguration) {
   std::string text = to_text(planned(resolved_config(kGpt2, 4), 4, 2'000'000'000, /*hosts=*/4));
   expect_columns(text);
   for (const char* part :
-       {"[stage 2]", "124,439,808 parameters", "4 ranks on 4 hosts, 2 micro-batches a step",
+       {"[stage 2]", "124,439,808 parameters", "4 ranks on 4 hosts, 2 micro-batches a step, on CPU",
         "bf16 parameters, AdamW", "h.0 .. h.11", "12 x", "wte", "ln_f", "gather window", "Fits 2.00 GB"})
     EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
 }

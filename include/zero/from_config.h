@@ -29,6 +29,9 @@ LrSchedule schedule_of(const Config& config);
 /// divides by all of them before the reduction. Throws Unsupported for types that the engine does not train.
 EngineOptions engine_options_of(const Config& config, int ranks);
 
+/// CUDA devices that LibTorch finds on this host.
+int cuda_devices();
+
 /// `parallel`. Throws Unsupported where the backend needs a device that is not there.
 MeshOptions mesh_options_of(const Config& config);
 

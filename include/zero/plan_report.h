@@ -79,6 +79,7 @@ struct ConfigPlan {
   int64_t parameters = 0;
   int chosen_stage = 0;
   int hosts = 1;
+  bool on_cuda = false;  // where ranks compute; activations are counted as on CPU all the same
   std::array<Plan, 4> stages;
   // At most, while a checkpoint is written in the background: the rank's copy of what it saves. 0 where
   // nothing is (checkpoint.async, checkpoint.interval_steps).
@@ -96,12 +97,12 @@ struct ConfigPlan {
 };
 
 /// `config` must be resolved for `ranks`, which are spread evenly over `hosts`; `model` is its tree
-/// (trained_spec() of model_spec.h). Where parameters are in CPU
-/// memory that ranks can share (residency.share, parallel.backend auto or shm) and a shard group is on one
-/// host, it keeps them once. Throws Config for ranks that `hosts` does not divide, shapes that make no sense,
-/// Unsupported for a model type that is not planned from a configuration.
+/// (trained_spec() of model_spec.h). The device is the one that a run takes where a host has `cuda_devices`
+/// (parallel.backend). Where parameters are in CPU memory that ranks can share (residency.share, auto or shm)
+/// and a shard group is on one host, it keeps them once. Throws Config for ranks that `hosts` does not
+/// divide, shapes that make no sense, Unsupported for a model type that is not planned from a configuration.
 ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int ranks,
-                            std::optional<int64_t> memory_bytes = {}, int hosts = 1);
+                            std::optional<int64_t> memory_bytes = {}, int hosts = 1, int cuda_devices = 0);
 
 /// Tables for a terminal or a log.
 std::string to_text(const CountPlan& plan);
@@ -120,6 +121,7 @@ struct PlanRequest {
   std::string parameters = {};              // a count: see parse_count
   int ranks = 0;                            // 0: parallel.ranks of the configuration, else 1
   int hosts = 1;                            // that the ranks of a configuration are on
+  int cuda_devices = 0;                     // of each of these
   int accumulation_steps = 1;               // for a count
   std::string memory = {};                  // of a rank: see parse_bytes; "" asks nothing
   bool json = false;

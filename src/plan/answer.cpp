@@ -38,8 +38,9 @@ PlanAnswer answer_config(const PlanRequest& request,
   int ranks = request.ranks;
   if (ranks == 0) ranks = config.parallel.ranks == 0 ? 1 : config.parallel.ranks;
   config = resolve(std::move(config), ranks);
-  return {printed(plan_from_config(config, spec_of(config), ranks, memory, request.hosts), request.json),
-          config.origin.notes};
+  const ConfigPlan plan =
+      plan_from_config(config, spec_of(config), ranks, memory, request.hosts, request.cuda_devices);
+  return {printed(plan, request.json), config.origin.notes};
 }
 
 }  // namespace

@@ -58,4 +58,9 @@ EngineOptions options_from_config(const Config& config, int ranks) {
   return options;
 }
 
+bool runs_on_cuda(const ParallelConfig& parallel, int cuda_devices) {
+  using Backend = ParallelConfig::Backend;
+  return parallel.backend == Backend::Nccl || (parallel.backend == Backend::Auto && cuda_devices > 0);
+}
+
 }  // namespace zero

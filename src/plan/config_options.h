@@ -11,4 +11,8 @@ namespace zero {
 /// that is not resolved, Unsupported for types that the engine does not train in.
 EngineOptions options_from_config(const Config& config, int ranks);
 
+/// Whether ranks compute on CUDA devices rather than CPUs. `cuda_devices`: that a host has;
+/// parallel.backend auto goes by them, nccl needs them, shm and gloo do without.
+bool runs_on_cuda(const ParallelConfig& parallel, int cuda_devices);
+
 }  // namespace zero

@@ -12,11 +12,10 @@ namespace zero {
 namespace {
 
 // Where the engine's ranks would be: `hosts` times as many neighbours.
-RankPlaces places_of(const Config& config, int ranks, int hosts) {
-  using Backend = ParallelConfig::Backend;
-  const Backend backend = config.parallel.backend;
-  const bool by_memory = backend == Backend::Auto || backend == Backend::Shm;
-  return {.ranks = ranks, .together = by_memory ? ranks / hosts : 1, .on_cpu = backend != Backend::Nccl};
+RankPlaces places_of(const Config& config, int ranks, int hosts, int cuda_devices) {
+  const bool on_cpu = !runs_on_cuda(config.parallel, cuda_devices);
+  const bool by_memory = on_cpu && config.parallel.backend != ParallelConfig::Backend::Gloo;
+  return {.ranks = ranks, .together = by_memory ? ranks / hosts : 1, .on_cpu = on_cpu};
 }
 
 }  // namespace
@@ -34,12 +33,12 @@ int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
 }
 
 ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int ranks,
-                            std::optional<int64_t> memory_bytes, int hosts) {
+                            std::optional<int64_t> memory_bytes, int hosts, int cuda_devices) {
   require(hosts >= 1 && ranks % hosts == 0, ErrorKind::Config, "--hosts",
           "expected a divisor of the " + std::to_string(ranks) + " ranks, got " + std::to_string(hosts));
   EngineOptions options = options_from_config(config, ranks);
   const Dtype dtype = *options.dtype, accumulated = options.accumulation_dtype;
-  const RankPlaces places = places_of(config, ranks, hosts);
+  const RankPlaces places = places_of(config, ranks, hosts, cuda_devices);
   const OptimizerBytes optimizer{.states = rule_state_bytes(config.optimizer.rule)};
 
   ConfigPlan plan;
@@ -50,6 +49,7 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
                " gradients";
   plan.chosen_stage = config.zero.stage;
   plan.hosts = hosts;
+  plan.on_cuda = !places.on_cpu;
   plan.memory_bytes = memory_bytes;
   for (int stage = 0; stage < kStages; ++stage) {
     options.stage = stage;

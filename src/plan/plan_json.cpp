@@ -97,6 +97,7 @@ std::string to_json(const ConfigPlan& plan) {
             {"ranks", chosen.ranks},
             {"accumulation_steps", chosen.accumulation_steps},
             {"hosts", plan.hosts},
+            {"device", plan.on_cuda ? "cuda" : "cpu"},
             {"chosen_stage", plan.chosen_stage},
             {"shard_ranks", chosen.shard_ranks},
             {"replica_ranks", chosen.replica_ranks},

@@ -98,6 +98,7 @@ std::string notes(const ConfigPlan& plan) {
       "\nAt the peak there are either the activations of a micro-batch and what its loss takes, or, at the\n"
       "end of backward, the summed gradients and the largest single one. What the process and operators\n"
       "need for a moment is not counted. 1 GB is 10^9 bytes.\n";
+  if (plan.on_cuda) text += "Activations and loss are counted as the operators of CPU ranks keep them.\n";
   if (shares(plan))
     text +=
         "The ranks of a host share one copy of the parameters in CPU memory (residency.share): each is\n"
@@ -149,7 +150,8 @@ std::string to_text(const ConfigPlan& plan) {
                           ? " in shard groups of " + std::to_string(chosen.shard_ranks)
                           : std::string()) +
                      ", " + grouped(chosen.accumulation_steps) +
-                     (chosen.accumulation_steps == 1 ? " micro-batch" : " micro-batches") + " a step\n\n";
+                     (chosen.accumulation_steps == 1 ? " micro-batch" : " micro-batches") + " a step, on " +
+                     (plan.on_cuda ? "CUDA devices" : "CPU") + "\n\n";
   StageTable table(plan.chosen_stage);
   auto rank = [&](size_t stage) -> const RankPlan& { return plan.stages[stage].rank; };
   table.line("Bytes a rank: parameters", [&](size_t s) { return bytes_or_dash(rank(s).parameter_bytes); });

@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "verbs.h"
+#include "zero/from_config.h"
 #include "zero/model_spec.h"
 #include "zero/plan_report.h"
 
@@ -25,6 +26,7 @@ int run_plan(int argc, char** argv) {
   app.add_option("--memory", request.memory, "memory of a rank: asks what fits. 32GB, 80GiB");
   app.add_flag("--json", request.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;
+  request.cuda_devices = cuda_devices();
   PlanAnswer result = answer(request, trained_spec);
   for (const std::string& note : result.notes) std::cerr << "zero: note: " << note << "\n";
   std::cout << result.text;

@@ -120,16 +120,17 @@ EngineOptions engine_options_of(const Config& config, int ranks) {
   return options;
 }
 
+int cuda_devices() { return at::hasCUDA() ? static_cast<int>(at::getNumGPUs()) : 0; }
+
 MeshOptions mesh_options_of(const Config& config) {
   using Backend = ParallelConfig::Backend;
   const ParallelConfig& p = config.parallel;
-  const bool cuda = at::hasCUDA() && at::getNumGPUs() > 0;
-  require(p.backend != Backend::Nccl || cuda, ErrorKind::Unsupported, config.place("parallel.backend"),
+  const int devices = cuda_devices();
+  require(p.backend != Backend::Nccl || devices > 0, ErrorKind::Unsupported, config.place("parallel.backend"),
           "parallel.backend: nccl needs a CUDA device, and there is none", "set it to auto, shm or gloo");
   MeshOptions options;
   options.axes = {{"pp", p.pipeline}, {"dp", -1}, {"tp", p.tensor}};
-  const bool on_cpu = p.backend == Backend::Gloo || p.backend == Backend::Shm;
-  options.device = cuda && !on_cpu ? torch::Device(torch::kCUDA) : torch::Device(torch::kCPU);
+  options.device = runs_on_cuda(p, devices) ? torch::kCUDA : torch::kCPU;
   if (p.backend == Backend::Shm) options.transport = "shm";
   if (p.backend == Backend::Gloo) options.transport = "gloo";
   if (p.backend == Backend::Nccl) options.transport = "nccl";
