@@ -283,7 +283,7 @@ int run_bench(int argc, char** argv) {
       "and ends with a barrier; the median leaves out the warm-up.");
   CLI::App* step = app.add_subcommand("step", "time training steps");
   app.require_subcommand(1);
-  step->add_option("--model", arguments.model, "tiny or a name of the configuration's model.name")
+  step->add_option("--model", arguments.model, "tiny or a name of the configuration's model.size")
       ->capture_default_str();
   step->add_option("--stage", arguments.stage, "ZeRO stage")
       ->check(CLI::Range(0, kStages - 1))

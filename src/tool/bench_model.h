@@ -24,7 +24,7 @@ struct BenchModel {
   int64_t parameters = 0;  // elements, tied ones once
 };
 
-/// `name` as in the configuration's model.name, or "tiny" (2 layers of 128). Built lazily: nothing has memory
+/// `name` as in the configuration's model.size, or "tiny" (2 layers of 128). Built lazily: nothing has memory
 /// yet. Throws Config for an unknown name.
 BenchModel make_bench_model(const std::string& name, bool plain, int64_t context);
 
