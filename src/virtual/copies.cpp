@@ -1,0 +1,99 @@
+#include "virtual/copies.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <string>
+
+#include "virtual/operator_call.h"
+#include "virtual/runtime.h"
+
+namespace zero::virtual_device {
+namespace {
+
+constexpr double kReadAndWrite = 2;
+
+struct CopyPlan {
+  int device;        // whose stream it runs on
+  int other_device;  // of a copy between two devices, else the same
+  bool is_from_host, is_to_host;
+
+  const char* name() const { return is_from_host ? "copy to device" : is_to_host ? "copy to host" : "copy"; }
+  Engine engine() const {
+    return is_from_host ? Engine::CopyIn : is_to_host ? Engine::CopyOut : Engine::Compute;
+  }
+  Picoseconds time(const DeviceDescription& description, double bytes) const {
+    if (is_from_host) return description.host_to_device.time_of(bytes);
+    if (is_to_host) return description.device_to_host.time_of(bytes);
+    if (device != other_device) return description.device_to_device.time_of(bytes);
+    return description.kernel_time(0, Dtype::f32, kReadAndWrite * bytes);
+  }
+};
+
+Touch touch_of_either(Machine& owner, const at::Tensor& tensor) {
+  c10::StorageImpl& storage = *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (!tensor.is_cpu()) return {block_of(storage), region_of(tensor), &tensor};
+  // Offsets are from the allocation's beginning, which need not be the storage's.
+  const auto* data = static_cast<const char*>(storage._mutable_data_ptr_no_checks().get());
+  Block* pinned = owner.pinned_block(data);
+  if (pinned == nullptr) return {nullptr, {}, &tensor};
+  return {pinned, region_of(tensor).shifted(static_cast<size_t>(data - pinned->host)), &tensor};
+}
+
+void move_bytes(const at::Tensor& target, const at::Tensor& source) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(c10::DispatchKey::Fake));
+  target.copy_(source);
+}
+
+void warn_of_unpinned(Machine& owner, const CopyPlan& plan, const at::Tensor& host) {
+  if (!owner.has_checks() || host.numel() <= 1) return;
+  owner.note_fault(FaultKind::UnpinnedCopy,
+                   std::string(plan.name()) + " of " + std::to_string(host.nbytes()) +
+                       " bytes with non_blocking and host memory that is not pinned: "
+                       "the host waits for it; use pin_memory()");
+}
+
+}  // namespace
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  Machine& owner = machine();
+  const std::lock_guard lock(owner.mutex());
+  OperatorCall from, to;
+  const at::Tensor source_bytes = from.to_cpu(source, false, true),
+                   target_bytes = to.to_cpu(target, true, false);
+  const int device = from.device() >= 0 ? from.device() : to.device();
+  const CopyPlan plan{device, to.device() >= 0 ? to.device() : device, from.device() < 0, to.device() < 0};
+  const int clock = current_clock(plan.device), other_clock = current_clock(plan.other_device);
+  if (other_clock != clock) owner.wait(clock, owner.record(other_clock));
+  this_thread().last_work = plan.name();
+  const Stamp at = owner.launch(clock, plan.name());
+  const Touch read = touch_of_either(owner, source), written = touch_of_either(owner, target);
+  owner.require_written(read, at);
+  owner.note(read, false, at);
+  owner.note(written, true, at);
+  owner.note_written(written);
+  const auto bytes = static_cast<double>(source.nbytes());
+  owner.spend(at, plan.engine(), plan.time(owner.description(), bytes), bytes, 0);
+  const bool touches_host = plan.is_from_host || plan.is_to_host;
+  const Touch& host = plan.is_from_host ? read : written;
+  if (touches_host && non_blocking && host.block != nullptr) {
+    owner.queue_copy(at, host, plan.is_to_host, [source_bytes, target_bytes, source, target] {
+      move_bytes(target_bytes, source_bytes);
+    });
+  } else {
+    move_bytes(target_bytes, source_bytes);
+    if (touches_host && non_blocking) warn_of_unpinned(owner, plan, plan.is_from_host ? source : target);
+    if (other_clock != clock) owner.wait(other_clock, owner.record(clock));
+    if (touches_host) owner.synchronize(clock);
+  }
+  owner.raise_faults(plan.name());
+  return target;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
+  target.resize_(source.sizes());
+  return copy_from(source, target, /*non_blocking=*/false);
+}
+
+}  // namespace zero::virtual_device

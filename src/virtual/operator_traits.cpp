@@ -1,0 +1,151 @@
+#include "virtual/operator_traits.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace zero::virtual_device {
+namespace {
+
+FlopsRule flops_rule(const std::string& name) {
+  static const std::unordered_map<std::string, FlopsRule> kRules{
+      {"aten::mm", FlopsRule::Product},
+      {"aten::bmm", FlopsRule::Product},
+      {"aten::addmm", FlopsRule::AddedProduct},
+      {"aten::addmm_", FlopsRule::AddedProduct},
+      {"aten::baddbmm", FlopsRule::AddedProduct},
+      {"aten::baddbmm_", FlopsRule::AddedProduct},
+      {"aten::_addmm_activation", FlopsRule::AddedProduct},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", FlopsRule::Attention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", FlopsRule::AttentionBackward},
+      {"aten::convolution", FlopsRule::Convolution},
+      {"aten::convolution_overrideable", FlopsRule::Convolution},
+      {"aten::convolution_backward", FlopsRule::ConvolutionBackward},
+      {"aten::mkldnn_rnn_layer", FlopsRule::RecurrentLayer}};
+  const auto found = kRules.find(name);
+  return found != kRules.end() ? found->second : FlopsRule::None;
+}
+
+// In-place operators that do not look at the old values, or replace a part of them.
+bool overwrites(const std::string& name) {
+  static const std::unordered_set<std::string> kNames{
+      "aten::fill_",          "aten::zero_",           "aten::normal_",
+      "aten::uniform_",       "aten::random_",         "aten::bernoulli_",
+      "aten::exponential_",   "aten::log_normal_",     "aten::geometric_",
+      "aten::cauchy_",        "aten::copy_",           "aten::_foreach_zero_",
+      "aten::_foreach_copy_", "aten::resize_",         "aten::set_",
+      "aten::masked_fill_",   "aten::masked_scatter_", "aten::index_copy_",
+      "aten::index_fill_",    "aten::index_put_",      "aten::_index_put_impl_",
+      "aten::scatter_",       "aten::resize_as_"};
+  return kNames.contains(name);
+}
+
+bool is_like(const std::string& name) { return name.ends_with("_like") || name.starts_with("aten::new_"); }
+
+// Kernels of LibTorch's own operators are the CPU's for want of others; a library's operator would have none.
+bool is_host_only(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const std::string& name = op.schema().name();
+  if (name.starts_with("aten::") || name.starts_with("prims::") || name.starts_with("prim::")) return false;
+  return op.hasKernelForDispatchKey(DispatchKey::CPU) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+}
+
+void read_arguments(const c10::FunctionSchema& schema, OperatorTraits& traits) {
+  const bool is_overwriting = overwrites(traits.name), is_like_another = is_like(traits.name);
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size() && i < 64; ++i) {
+    const bool is_written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
+    if (is_written) traits.written_arguments |= uint64_t{1} << i;
+    if ((is_written && (arguments[i].is_out() || is_overwriting)) || is_like_another)
+      traits.unread_arguments |= uint64_t{1} << i;
+    if (arguments[i].name() == "beta") traits.beta_argument = static_cast<int>(i);
+  }
+}
+
+OperatorTraits make_traits(const c10::OperatorHandle& op) {
+  OperatorTraits traits;
+  const c10::FunctionSchema& schema = op.schema();
+  traits.name = schema.name();
+  read_arguments(schema, traits);
+  for (const c10::Argument& result : schema.returns())
+    traits.is_view |= traits.written_arguments == 0 && result.alias_info() != nullptr;
+  traits.is_random = op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.waits = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+  traits.is_index = traits.name == "aten::index" || traits.name == "aten::index_put_" ||
+                    traits.name == "aten::_index_put_impl_" || traits.name == "aten::index_put";
+  const bool is_resize =
+      traits.name == "aten::resize_" || traits.name == "aten::set_" || traits.name == "aten::resize_as_";
+  const bool gives_tensors =
+      std::any_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
+        return result.type()->isSubtypeOf(*c10::TensorType::get()) ||
+               result.type()->isSubtypeOf(*c10::ListType::ofTensors());
+      });
+  traits.uses_values = !is_resize && (gives_tensors || traits.written_arguments != 0 || traits.waits);
+  traits.reads_rows_only = traits.name == "aten::embedding" || traits.name == "aten::index_select" ||
+                           traits.name == "aten::gather" || traits.name == "aten::index";
+  traits.is_host_only = is_host_only(op);
+  traits.flops = flops_rule(traits.name);
+  return traits;
+}
+
+double elements(const at::Tensor& tensor) { return static_cast<double>(tensor.numel()); }
+
+}  // namespace
+
+const OperatorTraits& traits_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<const void*, const OperatorTraits*> seen;
+  const OperatorTraits*& mine = seen[&op.schema()];
+  if (mine != nullptr) return *mine;
+  // Kept for ever: names of work that was done stand in the accesses of memory.
+  static std::mutex mutex;
+  static auto* const all = new std::unordered_map<const void*, std::unique_ptr<OperatorTraits>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<OperatorTraits>& shared = (*all)[&op.schema()];
+  if (shared == nullptr) shared = std::make_unique<OperatorTraits>(make_traits(op));
+  mine = shared.get();
+  return *mine;
+}
+
+double flops_of(FlopsRule rule, std::span<const at::Tensor> operands, const at::Tensor& result) {
+  const auto product = [&](size_t a, size_t b) {
+    return operands.size() > b ? 2 * elements(operands[a]) * static_cast<double>(operands[b].size(-1)) : 0;
+  };
+  const auto attention = [&](size_t query) {
+    return operands.size() > query + 1
+               ? 4 * elements(operands[query]) * static_cast<double>(operands[query + 1].size(-2))
+               : 0;
+  };
+  // Each element of the output has a product with one filter.
+  const auto convolution = [&](const at::Tensor& output, const at::Tensor& weight) {
+    return 2 * elements(output) * elements(weight) /
+           static_cast<double>(std::max<int64_t>(weight.size(0), 1));
+  };
+  switch (rule) {
+    case FlopsRule::None:
+      return 0;
+    case FlopsRule::Product:
+      return product(0, 1);
+    case FlopsRule::AddedProduct:
+      return product(1, 2);
+    case FlopsRule::Attention:
+      return attention(0);
+    case FlopsRule::AttentionBackward:
+      return 2.5 * attention(1);
+    case FlopsRule::Convolution:
+      return operands.size() > 1 ? convolution(result, operands[1]) : 0;
+    case FlopsRule::ConvolutionBackward:
+      return operands.size() > 2 ? 2 * convolution(operands[0], operands[2]) : 0;
+    case FlopsRule::RecurrentLayer: {
+      if (operands.size() < 3) return 0;
+      const double steps = elements(operands[0]) / static_cast<double>(operands[0].size(-1));
+      return 2 * steps * (elements(operands[1]) + elements(operands[2]));
+    }
+  }
+  return 0;
+}
+
+}  // namespace zero::virtual_device

@@ -1,0 +1,46 @@
+#pragma once
+// What a virtual device knows of an operator beside its kernel, from its schema and name.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace zero::virtual_device {
+
+enum class FlopsRule : uint8_t {
+  None,
+  Product,
+  AddedProduct,
+  Attention,
+  AttentionBackward,
+  Convolution,
+  ConvolutionBackward,
+  RecurrentLayer
+};
+
+struct OperatorTraits {
+  std::string name;                // "aten::add.Tensor" without the overload
+  uint64_t written_arguments = 0;  // bit i: argument i is written
+  uint64_t unread_arguments = 0;   // bit i: its values are not read: out=, fill_, normal_, ...
+  int beta_argument = -1;          // where that argument is 0, `self` is not read
+  bool is_view = false;            // returns aliases without reading
+  bool waits = false;              // the host needs the values: item, nonzero
+  bool is_index = false;           // waits for masks only, and takes indices of the host
+  bool is_random = false;
+  bool uses_values = true;       // not where only sizes, storages or types matter
+  bool reads_rows_only = false;  // of its first tensor, as many as it gives out
+  bool is_host_only = false;     // a library's operator with no kernel but the CPU's
+  FlopsRule flops = FlopsRule::None;
+};
+
+/// Kept for the life of the process. Thread safe.
+const OperatorTraits& traits_of(const c10::OperatorHandle& op);
+
+/// Floating-point operations of one call; `operands` are its tensor arguments in order, `result` the first
+/// result. Attention counts as dense, masked or not.
+double flops_of(FlopsRule rule, std::span<const at::Tensor> operands, const at::Tensor& result);
+
+}  // namespace zero::virtual_device

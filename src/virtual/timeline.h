@@ -1,0 +1,47 @@
+#pragma once
+// What a virtual machine did, when: spans of simulated time, as events of the Chrome trace format
+// (zero::trace_document() makes a file of them).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "virtual/clock.h"
+
+namespace zero::virtual_device {
+
+struct Span {
+  const char* work;
+  int clock;
+  Picoseconds begin, duration;
+  double bytes, flops;
+};
+
+/// Not thread safe. Spans beyond `most` are counted and not kept.
+class Timeline {
+ public:
+  explicit Timeline(size_t most = size_t{1} << 20) : most_(most) {}
+
+  void add(const Span& span) {
+    if (spans_.size() < most_) {
+      spans_.push_back(span);
+    } else {
+      ++dropped_;
+    }
+  }
+  void clear();
+
+  const std::vector<Span>& spans() const { return spans_; }
+  size_t dropped() const { return dropped_; }
+
+  /// JSON objects separated by commas: a process a device, numbered from `first_process`, and a row a stream.
+  /// Simulated microseconds.
+  std::string events(int first_process) const;
+
+ private:
+  size_t most_;
+  std::vector<Span> spans_;
+  size_t dropped_ = 0;
+};
+
+}  // namespace zero::virtual_device

@@ -1,0 +1,79 @@
+#pragma once
+// Virtual accelerators: devices "virtual:0", "virtual:1", ... of this process that compute with the CPU's
+// kernels, bit for bit, in memory that the host cannot touch, in simulated time, and that watch what the
+// program does: which real devices would have run it by luck only.
+//
+//   VirtualDevices devices({.description = read_description("configs/devices/h100-sxm.json")});
+//   model->to(devices.device());
+//   ... train ...
+//   devices.simulated_ns();                          // how long the description's device would have taken
+//   for (const Fault& fault : devices.faults()) ...  // none, in a program that is right
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "virtual/description.h"
+#include "virtual/fault.h"
+#include "virtual/purpose.h"
+
+namespace zero::virtual_device {
+
+struct VirtualDeviceOptions {
+  int devices = 1;             // 1 to 8
+  int64_t capacity_bytes = 0;  // of each device; 0: what the description says
+  DeviceDescription description;
+  bool checks = true;           // without them only host accesses and time are watched
+  bool throw_on_fault = false;  // the operator that finds a fault throws Error(Usage); else faults() has them
+  bool trace = false;           // keep what trace_events() tells
+};
+
+/// Of one device.
+struct DeviceReport {
+  int64_t used_bytes = 0, peak_bytes = 0;  // blocks of 512 bytes; temporaries of CPU kernels are "workspace"
+  std::map<std::string, int64_t> used_by_purpose, peak_by_purpose;
+  int64_t kernels = 0, copies = 0;
+  double flops = 0, kernel_bytes = 0, copied_bytes = 0;
+  double compute_ns = 0, copy_in_ns = 0, copy_out_ns = 0;  // busy
+};
+
+/// One set at a time in a process. Thread safe, but construction and destruction. Device memory needs no
+/// VirtualDevices to be freed, all else does. Streams: 8 a device, made by c10's generic interfaces
+/// (c10::impl::VirtualGuardImpl, c10::Event, c10::StreamGuard). All threads of the process are one host.
+/// Random operators borrow the CPU's default generator: no other thread may draw on the CPU meanwhile. Not
+/// supported: packed sequences, sparse tensors, autocast.
+class VirtualDevices {
+ public:
+  /// Throws Usage where there are virtual devices already, Config for options out of bounds, Io where the
+  /// system has no addresses for the memory.
+  explicit VirtualDevices(const VirtualDeviceOptions& options);
+  /// Waits for the devices.
+  ~VirtualDevices();
+  VirtualDevices(const VirtualDevices&) = delete;
+  VirtualDevices& operator=(const VirtualDevices&) = delete;
+
+  c10::Device device(int index = 0) const;
+
+  /// Host and devices have done what they were given.
+  void synchronize();
+  /// When all that was issued will be done, since construction: the host's launches, kernels and copies.
+  /// Depends on the order of issue only.
+  double simulated_ns() const;
+
+  /// The first thousand since the last clear_faults(), in the order in which they were found.
+  std::vector<Fault> faults() const;
+  void clear_faults();
+
+  DeviceReport report(int index = 0) const;
+  /// Peaks count anew from what is in use.
+  void reset_peaks();
+
+  /// For zero::trace_document(): a process a device, numbered from `first_process`, a row a stream, simulated
+  /// microseconds. Empty without options.trace.
+  std::string trace_events(int first_process = 0) const;
+};
+
+}  // namespace zero::virtual_device
