@@ -1,8 +1,7 @@
 // An engine on a mesh with a tensor-parallel axis: what ranks agree on is agreed by all, and each element
 // counts once.
 #include <gtest/gtest.h>
-#include <torch/nn/functional/linear.h>
-#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <functional>
 #include <limits>
@@ -10,7 +9,9 @@
 #include <memory>
 #include <string>
 
+#include "support/cut_net.h"
 #include "support/expect_error.h"
+#include "support/meeting.h"
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
 #include "zero/engine.h"
@@ -20,67 +21,15 @@
 
 namespace {
 
+using namespace zero::testing;
 using zero::Box;
 using zero::Mesh;
 using zero::ParameterPart;
 
-constexpr int64_t kIn = 8, kOut = 6;
-
-/// A linear layer of which `tp` ranks hold a slice of the columns each, and all the bias; then a whole one.
-/// `gain` is cut too, and only the first rank's half of it is used.
-struct CutNetImpl : torch::nn::Module {
-  CutNetImpl(int tp, int ranks)
-      : from(kIn / ranks * tp),
-        count(kIn / ranks),
-        weight(register_parameter("weight", whole({kOut, kIn}, 1).narrow(1, from, count).clone())),
-        bias(register_parameter("bias", whole({kOut}, 2))),
-        gain(register_parameter("gain", whole({kIn}, 3).narrow(0, from, count).clone())),
-        last(register_module("last", torch::nn::Linear(kOut, 3))) {
-    torch::NoGradGuard no_grad;
-    last->weight.copy_(whole({3, kOut}, 4));
-    last->bias.copy_(whole({3}, 5));
-  }
-
-  static torch::Tensor whole(torch::IntArrayRef shape, uint64_t seed) {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-    return torch::randn(shape, generator);
-  }
-
-  /// x [n, kIn]. `sum` adds up a tensor over the ranks.
-  torch::Tensor loss(torch::Tensor x, const std::function<void(at::Tensor)>& sum) {
-    x = x.narrow(1, from, count);
-    if (from == 0)
-      x = torch::cat(
-          {x.narrow(1, 0, kIn / 2) * gain.narrow(0, 0, kIn / 2), x.narrow(1, kIn / 2, count - kIn / 2)}, 1);
-    const torch::Tensor part = torch::nn::functional::linear(x, weight);
-    torch::Tensor total = part.detach().clone();
-    sum(total);
-    // The sum's value, and the gradient of this rank's part.
-    const torch::Tensor y = part + (total - part.detach());
-    return last(torch::tanh(y + bias)).square().mean();
-  }
-
-  int64_t from, count;
-  torch::Tensor weight, bias, gain;
-  torch::nn::Linear last;
-};
-TORCH_MODULE(CutNet);
-
-std::map<std::string, ParameterPart> parts_of(const CutNet& net) {
-  return {{"weight", {{kOut, kIn}, Box{{0, net->from}, {kOut, net->count}}, {}}},
-          {"gain", {{kIn}, Box{{net->from}, {net->count}}, {}}}};
-}
-
-torch::Tensor batch(int64_t step) { return CutNetImpl::whole({4, kIn}, 100 + static_cast<uint64_t>(step)); }
-
-zero::testing::RankOptions two_by_two() {
-  zero::testing::RankOptions options;
-  options.mesh.axes = {{"dp", 2}, {"tp", 2}};
-  return options;
-}
+constexpr int64_t kIn = CutNetImpl::kIn, kOut = CutNetImpl::kOut;
 
 void expect_equal_to_one_process(int stage) {
-  zero::testing::run_ranks(
+  run_ranks(
       4,
       [&](Mesh mesh) {
         const zero::Group dp = mesh.group("dp"), tp = mesh.group("tp");
@@ -98,7 +47,7 @@ void expect_equal_to_one_process(int stage) {
           tp.all_reduce(tensor, zero::Group::Reduce::Sum, "activations").wait();
         };
         for (int64_t step = 0; step < 4; ++step) {
-          const torch::Tensor x = batch(step);
+          const torch::Tensor x = CutNetImpl::batch(step);
           engine.backward(
               engine.forward([&] { return net->loss(x.narrow(0, 2 * dp.rank(), 2), sum_over_tp); }));
           one.backward(one.forward([&] { return whole->loss(x, [](const at::Tensor&) {}); }));
@@ -124,7 +73,7 @@ TEST(EngineAxes, NormAndStepsAreThoseOfOneProcessAtStage3) { expect_equal_to_one
 // Also where the infinite value is in a copy that the norm does not count.
 TEST(EngineAxes, OneRanksInfinityMakesAllSkip) {
   for (const bool in_copy : {false, true})
-    zero::testing::run_ranks(
+    run_ranks(
         4,
         [&](Mesh mesh) {
           const zero::Group dp = mesh.group("dp"), tp = mesh.group("tp");
@@ -141,7 +90,7 @@ TEST(EngineAxes, OneRanksInfinityMakesAllSkip) {
           for (const bool skips : {true, false}) {
             infinite = skips;
             const at::Tensor before = engine.full_parameter("last.weight");
-            const torch::Tensor x = batch(0).narrow(0, 2 * dp.rank(), 2);
+            const torch::Tensor x = CutNetImpl::batch(0).narrow(0, 2 * dp.rank(), 2);
             engine.backward(engine.forward([&] { return net->loss(x, sum_over_tp); }));
             EXPECT_EQ(engine.step().skipped, skips) << "rank " << mesh.rank();
             EXPECT_EQ(at::equal(engine.full_parameter("last.weight"), before), skips);
@@ -151,7 +100,7 @@ TEST(EngineAxes, OneRanksInfinityMakesAllSkip) {
 }
 
 TEST(EngineAxes, PartsThatDoNotFitAreRefused) {
-  zero::testing::run_ranks(
+  run_ranks(
       4,
       [](Mesh mesh) {
         const auto make = [&](std::map<std::string, ParameterPart> parts) {
@@ -174,8 +123,8 @@ TEST(EngineAxes, PartsThatDoNotFitAreRefused) {
 
 // A slice is a box of the whole weight: one process reads what four ranks wrote, and they read it again.
 TEST(EngineAxes, ACheckpointIsThatOfTheWholeModel) {
-  const zero::testing::TemporaryDirectory folder;
-  zero::testing::run_ranks(
+  const TemporaryDirectory folder;
+  run_ranks(
       4,
       [&](Mesh mesh) {
         const zero::Group dp = mesh.group("dp"), tp = mesh.group("tp");
@@ -185,7 +134,7 @@ TEST(EngineAxes, ACheckpointIsThatOfTheWholeModel) {
         const auto sum_over_tp = [&](const at::Tensor& tensor) {
           tp.all_reduce(tensor, zero::Group::Reduce::Sum, "activations").wait();
         };
-        const torch::Tensor x = batch(0).narrow(0, 2 * dp.rank(), 2);
+        const torch::Tensor x = CutNetImpl::batch(0).narrow(0, 2 * dp.rank(), 2);
         engine.backward(engine.forward([&] { return net->loss(x, sum_over_tp); }));
         engine.step();
         const auto path = engine.save(folder.path());
@@ -224,7 +173,7 @@ class WholeValues : public zero::InitialValues {
 };
 
 TEST(Axes, InitialValuesAreReadByTheSlice) {
-  zero::testing::run_ranks(
+  run_ranks(
       4,
       [&](Mesh mesh) {
         CutNet net(mesh.group("tp").rank(), 2);
@@ -237,6 +186,74 @@ TEST(Axes, InitialValuesAreReadByTheSlice) {
                               CutNetImpl::whole({kIn}, 13).narrow(0, net->from, net->count)));
       },
       two_by_two());
+}
+
+/// Two layers of one size, with a sum over the tensor-parallel ranks after each.
+struct TwoLayers {
+  torch::nn::Sequential layers{torch::nn::Linear(8, 8), torch::nn::Linear(8, 8)};
+
+  torch::Tensor loss(size_t first, const zero::Group& tp) {
+    torch::Tensor x = torch::ones({1, 8});
+    for (const size_t layer : {first, 1 - first}) {
+      x = layers->at<torch::nn::LinearImpl>(layer).forward(x);
+      tp.all_reduce(x.detach(), zero::Group::Reduce::Sum, "sum of " + std::to_string(layer)).wait();
+    }
+    return x.sum();
+  }
+};
+
+/// Errors of four ranks, where `first_layer` says with which layer each begins. None leaves before all have
+/// failed.
+std::vector<RankResult> run_in_orders(const std::function<size_t(const Mesh&)>& first_layer) {
+  RankOptions options = two_by_two();
+  options.mesh.timeout = std::chrono::seconds(5);
+  const Meeting failed(4);
+  return collect_ranks(
+      4,
+      [&](const Mesh& mesh) {
+        TwoLayers net;
+        zero::EngineOptions sharded{.stage = 3};
+        sharded.budget_bytes = sharded.prefetch_bytes = 0;
+        sharded.share_parameters = false;
+        zero::Engine engine(*net.layers, zero::AdamW{}, sharded, mesh);
+        try {
+          engine.backward(engine.forward([&] { return net.loss(first_layer(mesh), mesh.group("tp")); }));
+          engine.step();
+        } catch (const zero::Error&) {
+          failed.come();
+          throw;
+        }
+      },
+      options);
+}
+
+void expect_in(const RankResult& result, std::initializer_list<std::string> texts) {
+  EXPECT_EQ(result.exit, 1);
+  for (const std::string& text : texts)
+    EXPECT_NE(result.error.find(text), std::string::npos) << text << " is not in: " << result.error;
+}
+
+// Along "dp" all ranks agree.
+TEST(EngineAxes, OrdersThatDifferAlongTheTensorAxisAreNamed) {
+  const auto results =
+      run_in_orders([](const Mesh& mesh) { return static_cast<size_t>(mesh.group("tp").rank()); });
+  for (int rank = 0; rank < 4; ++rank)
+    expect_in(
+        results[static_cast<size_t>(rank)],
+        {"rank " + std::to_string(rank) + ", all_reduce sum of " + std::to_string(rank % 2),
+         "rank " + std::to_string(rank ^ 1) + " issued all_reduce sum of " + std::to_string(1 - rank % 2),
+         "make all ranks run the same modules in the same order"});
+}
+
+// Rank 3 gathers another layer than rank 1, and the others wait for these two along "tp".
+TEST(EngineAxes, OneRankThatGoesAnotherWayIsNamedAlongBothAxes) {
+  const auto results = run_in_orders([](const Mesh& mesh) { return mesh.rank() == 3 ? 1UL : 0UL; });
+  expect_in(results[1], {"rank 3 issued all_gather 1 ", "run the same modules in the same order"});
+  expect_in(results[3], {"rank 1 issued all_gather 0 ", "run the same modules in the same order"});
+  expect_in(results[0],
+            {"all_reduce sum of 0", "rank 1 has not arrived", "waits in all_gather 0 ", "of group dp"});
+  expect_in(results[2],
+            {"all_reduce sum of 0", "rank 3 has not arrived", "waits in all_gather 1 ", "of group dp"});
 }
 
 }  // namespace

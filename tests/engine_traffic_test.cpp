@@ -408,6 +408,31 @@ TEST(Divergence, DifferentOrdersAreNamed) {
   }
 }
 
+// Blocks of a hybrid gather by themselves, so nothing waits: the order is compared before the step.
+TEST(Divergence, OrdersOfAHybridsBlocksAreCompared) {
+  const auto results = collect_ranks(4, [](const zero::Mesh& mesh) {
+    nn::Sequential net(nn::Linear(8, 8), nn::Linear(8, 8));
+    zero::EngineOptions options{.stage = 3, .shard_group_ranks = 2};
+    options.budget_bytes = 0;
+    options.prefetch_bytes = 0;
+    options.share_parameters = false;
+    zero::Engine engine(*net, zero::AdamW{}, options, mesh);
+    for (const bool alike : {true, false}) {
+      const size_t first = !alike && mesh.rank() >= 2 ? 1 : 0;
+      engine.backward(engine.forward([&] {
+        const Tensor x = net->at<nn::LinearImpl>(first).forward(torch::ones({1, 8}));
+        return net->at<nn::LinearImpl>(1 - first).forward(x).sum();
+      }));
+      engine.step();
+    }
+  });
+  for (const auto& result : results) {
+    EXPECT_NE(result.error.find("rank 2 gathered 1 where rank 0 gathered 0"), std::string::npos)
+        << result.error;
+    EXPECT_NE(result.error.find("make all ranks run the same submodules"), std::string::npos) << result.error;
+  }
+}
+
 // Random modules, random options: the engine holds what the plan says and trains like stage 0.
 TEST(Property, RandomModulesAndPlans) {
   run_ranks(3, [](const zero::Mesh& mesh) {

@@ -19,10 +19,25 @@ void for_each_parameter(const Plan& plan, Use use) {
     for (const UnitParameter& parameter : unit.parameters) use(parameter);
 }
 
+// Tells orders apart (FNV-1a); so small that its square times the ranks is exact.
+uint32_t number_of(std::span<const int> units) {
+  uint32_t hash = 0;
+  for (const int unit : units) hash = (hash ^ static_cast<uint32_t>(unit + 1)) * 16777619U;
+  return hash & 0xFFFFF;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
+  return lines;
+}
+
 }  // namespace
 
 AxesAgreement::AxesAgreement(const Mesh& mesh, const Plan& plan)
-    : everyone_(mesh.group("dp")), device_(mesh.device()), dp_ranks_(everyone_.size()) {
+    : mesh_(mesh), everyone_(mesh.group("dp")), dp_ranks_(everyone_.size()) {
+  for (const UnitLayout& unit : plan.units) unit_names_.push_back(unit.name);
   if (dp_ranks_ != mesh.size()) everyone_ = mesh.world();
   for (const Axis& axis : mesh.axes()) {
     if (axis.name == "dp") continue;
@@ -48,11 +63,9 @@ void AxesAgreement::number(const Mesh& mesh, const Plan& plan) {
   std::vector<std::string> texts{mine};
   if (spans_other_axes()) texts = gather_text(mesh, everyone_, mine, "parameters");
   std::map<std::string, int64_t, std::less<>> numbers;
-  for (const std::string& text : texts) {
-    std::istringstream lines(text);
-    for (std::string name; std::getline(lines, name);)
+  for (const std::string& text : texts)
+    for (std::string& name : lines_of(text))
       numbers.emplace(std::move(name), static_cast<int64_t>(numbers.size()));
-  }
   for_each_parameter(
       plan, [&](const UnitParameter& parameter) { common_number_.push_back(numbers.at(parameter.name)); });
   common_parameters_ = static_cast<int64_t>(numbers.size());
@@ -79,13 +92,14 @@ void AxesAgreement::require_same_replicas(const Mesh& mesh, const Plan& plan) co
 }
 
 at::Tensor AxesAgreement::summed(const at::Tensor& own, std::string_view what) const {
-  const at::Tensor on_device = own.to(device_);
+  const at::Tensor on_device = own.to(mesh_.device());
   everyone_.all_reduce(on_device, Group::Reduce::Sum, what).wait();
   return on_device.cpu();
 }
 
-StepAgreement AxesAgreement::agree_on_step(double squares, uint32_t gather_order,
+StepAgreement AxesAgreement::agree_on_step(double squares, std::span<const int> gathered_units,
                                            std::span<const char> used) const {
+  const uint32_t gather_order = number_of(gathered_units);
   // The norm, for each group along "dp" the sums of its orders and their squares, and the parameters.
   const int64_t orders = 1, uses = orders + int64_t{2} * dp_groups_;
   const at::Tensor own = at::zeros({uses + common_parameters_}, at::kDouble);
@@ -97,20 +111,44 @@ StepAgreement AxesAgreement::agree_on_step(double squares, uint32_t gather_order
 
   const at::Tensor sums = summed(own, "gradient norm");
   const double* const all = sums.const_data_ptr<double>();
-  require_same_order({all + orders, all + uses});
+  require_same_order({all + orders, all + uses}, gathered_units);
   StepAgreement agreed{.squared_norm = all[0], .used = {}};
   for (const int64_t number : common_number_) agreed.used.push_back(all[uses + number] > 0 ? 1 : 0);
   return agreed;
 }
 
 // Equal numbers are those whose squares add up to the square of their sum, divided by how many there are.
-void AxesAgreement::require_same_order(std::span<const double> sums_and_squares) const {
+void AxesAgreement::require_same_order(std::span<const double> sums_and_squares,
+                                       std::span<const int> gathered_units) const {
   for (size_t at = 0; at < sums_and_squares.size(); at += 2) {
     const double sum = sums_and_squares[at], squares = sums_and_squares[at + 1];
-    require(squares * dp_ranks_ == sum * sum, ErrorKind::Comm, "step",
-            "ranks gathered units in different orders in this step",
+    if (squares * dp_ranks_ != sum * sum) name_other_order(gathered_units);
+  }
+}
+
+// The first rank that gathered another unit than the first rank of its group along "dp". All ranks call it,
+// since all know by then that there is one.
+void AxesAgreement::name_other_order(std::span<const int> gathered_units) const {
+  std::string mine = std::to_string(dp_group_);
+  for (const int unit : gathered_units) mine += "\n" + unit_names_[unit];
+  const std::vector<std::string> texts = gather_text(mesh_, everyone_, mine, "order of units");
+  std::map<std::string, std::pair<int, std::vector<std::string>>>
+      first;  // of each group: its rank, its units
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::vector<std::string> units = lines_of(texts[i]);  // after the group
+    const int rank = everyone_.members()[i];
+    const auto& [other, others] = first.try_emplace(units[0], rank, units).first->second;
+    const auto at = std::mismatch(units.begin(), units.end(), others.begin(), others.end());
+    const auto word = [](auto place, const auto& all) {
+      return place == all.end() ? "nothing more" : *place;
+    };
+    require(units == others, ErrorKind::Comm, "step",
+            "ranks gathered units in different orders in this step: rank " + std::to_string(rank) +
+                " gathered " + word(at.first, units) + " where rank " + std::to_string(other) + " gathered " +
+                word(at.second, others),
             "make all ranks run the same submodules, or gather those that differ with a GatherScope");
   }
+  fail(ErrorKind::Internal, "step", "ranks disagree about orders that are the same");
 }
 
 void AxesAgreement::sum_over_ranks(std::span<double> sums) const {

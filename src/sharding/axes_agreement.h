@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "zero/mesh.h"
@@ -31,10 +32,11 @@ class AxesAgreement {
   /// Whether ranks along other axes hold the same values of a parameter, and this one is not the first.
   bool is_copy(int parameter) const { return is_copy_[parameter] != 0; }
 
-  /// Adds up what the ranks bring: `squares` of their gradients, and which parameters had one. Throws Comm
-  /// where ranks of one group along "dp" bring other orders of all-gathers (`gather_order`: a number below
-  /// 2^20 that tells them apart). One small all-reduce.
-  StepAgreement agree_on_step(double squares, uint32_t gather_order, std::span<const char> used) const;
+  /// Adds up what the ranks bring: `squares` of their gradients, and which parameters had one. Throws Comm,
+  /// naming ranks and units, where ranks of one group along "dp" have gathered units in other orders. One
+  /// small all-reduce.
+  StepAgreement agree_on_step(double squares, std::span<const int> gathered_units,
+                              std::span<const char> used) const;
 
   /// Several sums of each parameter, those of the first one first, added up over all ranks in place. One
   /// all-reduce; nothing where there are no sums or no other ranks.
@@ -46,12 +48,15 @@ class AxesAgreement {
   void require_same_replicas(const Mesh& mesh, const Plan& plan) const;
   /// [n] fp64 on the CPU, summed over all ranks.
   at::Tensor summed(const at::Tensor& own, std::string_view what) const;
-  void require_same_order(std::span<const double> sums_and_squares) const;
+  void require_same_order(std::span<const double> sums_and_squares,
+                          std::span<const int> gathered_units) const;
+  [[noreturn]] void name_other_order(std::span<const int> gathered_units) const;
 
+  Mesh mesh_;
   Group everyone_;  // the ranks of all axes: those along "dp" where there are no others
-  torch::Device device_;
   int dp_ranks_;
   int dp_group_ = 0, dp_groups_ = 1;  // which of the groups along "dp" this rank is in, of how many
+  std::vector<std::string> unit_names_;
   std::vector<char> is_copy_;
   std::vector<int64_t> common_number_;  // per parameter, among those of all ranks of all axes
   int64_t common_parameters_ = 0;       // how many those are

@@ -119,7 +119,7 @@ void Residency::start(int index) {
   unit.fetch = shard_group_.all_gather(unit.full, unit.shard, unit.layout.name);
   counters_.gathers++;
   counters_.gathered_elements += unit.layout.padded_numel;
-  order_hash_ = (order_hash_ ^ static_cast<uint32_t>(index + 1)) * 16777619U;
+  order_.push_back(index);
   if (!overlap_) finish(index);
 }
 
@@ -255,9 +255,9 @@ void Residency::unpin(int index) {
   drop(index);
 }
 
-uint32_t Residency::take_order_hash() {
+std::vector<int> Residency::take_order() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(order_hash_, 0);
+  return std::exchange(order_, {});
 }
 
 }  // namespace zero::detail

@@ -58,8 +58,8 @@ class Residency {
 
   const ResidencyCounters& counters() const { return counters_; }
   const ResidencyPolicy& policy() const { return policy_; }
-  /// A number from the order of all-gathers since the last call; ranks that went the same way have the same.
-  uint32_t take_order_hash();
+  /// The units of all-gathers since the last call, in order; ranks that went the same way have the same.
+  std::vector<int> take_order();
 
  private:
   template <class Act>
@@ -91,7 +91,7 @@ class Residency {
   ResidencyCounters counters_;
   std::vector<at::Tensor> pool_;  // memory of evicted slabs, for the next one of that size
   int64_t pool_bytes_ = 0;
-  uint32_t order_hash_ = 0;
+  std::vector<int> order_;  // since take_order()
   int last_needed_ = -1;
   int computing_ = -1;  // the unit whose span is open
   Trace::Clock::time_point computing_since_;

@@ -166,9 +166,7 @@ double ShardedModel::own_squares(double scale) {
 
 StepAgreement ShardedModel::agree_on_step() {
   const TraceScope span(mesh.trace(), Trace::Row::Optimizer, "gradient norm");
-  // So small that its square times the ranks is exact.
-  const uint32_t gather_order = residency->take_order_hash() & 0xFFFFF;
-  return axes_->agree_on_step(own_squares(gradient_scale()), gather_order, gradients->used());
+  return axes_->agree_on_step(own_squares(gradient_scale()), residency->take_order(), gradients->used());
 }
 
 void ShardedModel::update(const StepInput& input) {
