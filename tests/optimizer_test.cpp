@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "optim/fused_operators.h"
+#include "optim/kernel_passes.h"
 #include "optim/kernels/scalar.h"
 #include "optim/rule_optimizer.h"
 #include "support/expect_error.h"
@@ -156,6 +158,66 @@ TEST(Optimizer, KernelsAndOperatorsAgree) {
 TEST(Optimizer, KernelsAndOperatorsAgreeOnLion) {
   // A sign may flip where both terms cancel to rounding, so this data has none.
   expect_executions_agree(Lion{.weight_decay = 0.1}, at::kBFloat16, at::kFloat);
+}
+
+/// As one operator of the dispatcher, which is what devices bring kernels for, an update has the kernels'
+/// bits.
+void expect_fused_bits(const OptimizerRule& spec, at::ScalarType parameter, bool split) {
+  OptimizerModel direct(parameter, at::kBFloat16), fused(parameter, at::kBFloat16);
+  if (split)
+    for (auto* model : {&direct, &fused}) model->split_masters();
+  const auto kernels = rule_optimizer(spec, direct, Execution::kernels);
+  const auto operators = rule_optimizer(spec, fused, Execution::fused_operators);
+  for (int step = 0; step < 3; ++step) {
+    direct.used[0] = fused.used[0] = step != 1;
+    for (auto* model : {&direct, &fused}) model->set_gradients(step, kScale);
+    kernels->step(input_of(direct, 0.01));
+    operators->step(input_of(fused, 0.01));
+    for (size_t s = 0; s < direct.shards.size(); ++s) {
+      EXPECT_TRUE(at::equal(direct.shards[s].master, fused.shards[s].master)) << rule_name(spec);
+      EXPECT_TRUE(at::equal(direct.shards[s].parameter, fused.shards[s].parameter)) << rule_name(spec);
+    }
+    const auto expected = kernels.state(), actual = operators.state();
+    ASSERT_EQ(expected.size(), actual.size());
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(at::equal(actual[i].values, expected[i].values)) << expected[i].name;
+  }
+}
+
+TEST(Optimizer, FusedOperatorsHaveTheKernelsBits) {
+  ASSERT_TRUE(fused_operators::exist_for(at::kCPU));
+  for_each_rule([&](auto rule) {
+    rule.weight_decay = 0.1;
+    for (const auto parameter : {at::kFloat, at::kBFloat16, at::kHalf})
+      expect_fused_bits(rule, parameter, false);
+    expect_fused_bits(rule, at::kBFloat16, true);
+  });
+  expect_fused_bits(SGD{.momentum = 0.9, .nesterov = true}, at::kFloat, false);
+}
+
+// Rules are numbered as their rows stand; a number that is none is refused.
+TEST(Optimizer, FusedOperatorsKnowRulesByTheirPlace) {
+  for_each_rule([](auto rule) {
+    EXPECT_EQ(fused_operators::kPlaceOf<decltype(rule)>, static_cast<int64_t>(OptimizerRule(rule).index()));
+    fused_operators::with_rule(fused_operators::kPlaceOf<decltype(rule)>, [](const auto& known) {
+      EXPECT_TRUE((std::is_same_v<std::decay_t<decltype(known)>, decltype(rule)>));
+    });
+  });
+  EXPECT_THROW(fused_operators::with_rule(std::variant_size_v<OptimizerRule>, [](const auto&) {}),
+               c10::Error);
+}
+
+// Sums of squares are the same bits as an operator, in blocks of the same size.
+TEST(Optimizer, FusedSumsOfSquaresHaveTheKernelsBits) {
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const int64_t numel : {int64_t{0}, int64_t{1}, kSumBlockNumel, 3 * kSumBlockNumel + 17}) {
+      const at::Tensor values = at::randn({numel}).to(type);
+      const at::Tensor sums = fused_operators::sums_of_squares(values);
+      EXPECT_TRUE(at::equal(sums, kernel_passes::sums_of_squares(values))) << type << " " << numel;
+      EXPECT_EQ(sums.numel(), (numel + kSumBlockNumel - 1) / kSumBlockNumel);
+      EXPECT_NEAR(sums.sum().item<double>(), values.to(at::kDouble).square().sum().item<double>(),
+                  1e-6 * numel);
+    }
 }
 
 // Two halves in place of a whole master change a value in 131072 by one unit in the last place.

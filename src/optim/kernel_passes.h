@@ -28,23 +28,38 @@ void update(const RuleMemory& memory, const ShardSegment& segment,
   });
 }
 
-/// Elements [begin, end) in blocks that no number of threads changes; adds their sums in order.
+inline int64_t blocks_of(int64_t numel) { return (numel + kSumBlockNumel - 1) / kSumBlockNumel; }
+
+/// fp64 [blocks_of(end - begin), kSums]: the sums of elements [begin, end), in blocks that no number of
+/// threads changes.
 template <class Rule>
-void direction(const RuleMemory& memory, int64_t begin, int64_t end,
-               const typename kernels::Arithmetic<Rule>::Scalars& scalars, double* sums) {
+at::Tensor direction_partials(const RuleMemory& memory, int64_t begin, int64_t end,
+                              const typename kernels::Arithmetic<Rule>::Scalars& scalars) {
   constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums;
   const kernels::Buffers buffers = buffers_of(memory);
   const auto& kernel = kernels::best_kernels().of<Rule>();
-  const int64_t blocks = (end - begin + kSumBlockNumel - 1) / kSumBlockNumel;
-  std::vector<double> partials(blocks * kSums);
-  parallel_over(at::empty({blocks}, at::kByte), 1, [&](int64_t first, int64_t last) {
+  const at::Tensor partials = at::empty({blocks_of(end - begin), kSums}, at::kDouble);
+  double* const sums = partials.mutable_data_ptr<double>();
+  parallel_over(partials.select(1, 0), 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       const int64_t from = begin + block * kSumBlockNumel;
       kernel.direction(kernels::advance(buffers, from), scalars, std::min(kSumBlockNumel, end - from),
-                       &partials[block * kSums]);
+                       sums + block * kSums);
     }
   });
-  for (int64_t i = 0; i < blocks * kSums; ++i) sums[i % kSums] += partials[i];
+  return partials;
 }
+
+/// Adds partial sums [blocks, n], on CPU, to sums[n], in order.
+void add_partials(const at::Tensor& partials, double* sums);
+
+template <class Rule>
+void direction(const RuleMemory& memory, int64_t begin, int64_t end,
+               const typename kernels::Arithmetic<Rule>::Scalars& scalars, double* sums) {
+  add_partials(direction_partials<Rule>(memory, begin, end, scalars), sums);
+}
+
+/// fp64 [blocks_of(n)] of a contiguous [n] on CPU.
+at::Tensor sums_of_squares(const at::Tensor& values);
 
 }  // namespace zero::kernel_passes

@@ -1,6 +1,7 @@
 // The one door to all optimizers: checks everything, then chooses.
 #include <algorithm>
 
+#include "optim/fused_operators.h"
 #include "optim/rule_optimizer.h"
 #include "optim/shards.h"
 #include "optim/split_master.h"
@@ -18,10 +19,17 @@ void check_groups_of(const OptimizerShard& shard, size_t groups) {
   }
 }
 
-bool all_on_cpu(StateStore& states, const std::vector<OptimizerShard>& shards) {
-  return std::all_of(shards.begin(), shards.end(), [&](const OptimizerShard& shard) {
-    return states.lend(shard.unit, {kMasterState}, StateStore::Use::Read)[kMasterState].is_cpu();
-  });
+// The fastest way that all shards' devices have.
+Execution execution_for(StateStore& states, const std::vector<OptimizerShard>& shards) {
+  auto result = Execution::kernels;
+  for (const OptimizerShard& shard : shards) {
+    const auto lease = states.lend(shard.unit, {kMasterState}, StateStore::Use::Read);
+    const c10::Device device = lease[kMasterState].device();
+    if (device.is_cpu()) continue;
+    if (!fused_operators::exist_for(device)) return Execution::operators;
+    result = Execution::fused_operators;
+  }
+  return result;
 }
 
 bool is_split(StateStore& states, const OptimizerShard& shard) {
@@ -47,7 +55,7 @@ std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
             "give it fp32 masters");
   }
   if (const auto rule = rule_of(spec)) {
-    const Execution execution = all_on_cpu(states, shards) ? Execution::kernels : Execution::operators;
+    const Execution execution = execution_for(states, shards);
     return std::make_unique<RuleOptimizer>(*rule, std::move(groups), states, std::move(shards), parameters,
                                            execution);
   }

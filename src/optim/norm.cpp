@@ -4,40 +4,38 @@
 
 #include <cmath>
 
-#include "compute/parallel.h"
-#include "optim/rule_memory.h"
+#include "optim/fused_operators.h"
+#include "optim/kernel_passes.h"
 #include "rules/check.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
 
-constexpr int64_t kBlock = kSumBlockNumel;
-
-double cpu_sum_of_squares(const at::Tensor& gradient, int64_t begin, int64_t end) {
-  const auto type = element_of(gradient.scalar_type());
-  const char* const base =
-      static_cast<const char*>(gradient.const_data_ptr()) + begin * gradient.element_size();
-  const int64_t count = end - begin, blocks = (count + kBlock - 1) / kBlock;
-  const at::Tensor partials = at::empty({blocks}, at::kDouble);
-  double* const sums = partials.mutable_data_ptr<double>();
-  parallel_over(partials, 1, [&](int64_t first, int64_t last) {
-    const int64_t from = first * kBlock, length = std::min(last * kBlock, count) - from;
-    kernels::best_kernels().sums_of_squares(base + from * gradient.element_size(), type, length, kBlock,
-                                            sums + first);
-  });
+double total(const at::Tensor& partials) {
   double sum = 0;
-  for (int64_t block = 0; block < blocks; ++block) sum += sums[block];
+  if (partials.numel() > 0) kernel_passes::add_partials(partials.view({-1, 1}), &sum);
   return sum;
 }
 
-/// One number on the device for every used segment; read back together.
+/// Of all used segments, read back together. By fused operators the bits are the CPU's.
 double device_sum_of_squares(const std::vector<at::Tensor>& segments) {
   if (segments.empty()) return 0;
   std::vector<at::Tensor> sums;
   sums.reserve(segments.size());
-  for (const auto& segment : segments) sums.push_back(segment.to(at::kDouble).square().sum());
-  return at::stack(sums).sum().item<double>();
+  if (!fused_operators::exist_for(segments.front().device())) {
+    for (const auto& segment : segments) sums.push_back(segment.to(at::kDouble).square().sum());
+    return at::stack(sums).sum().item<double>();
+  }
+  for (const auto& segment : segments) sums.push_back(fused_operators::sums_of_squares(segment));
+  const at::Tensor partials = at::cat(sums).cpu();
+  double sum = 0;
+  int64_t begin = 0;
+  for (const at::Tensor& of : sums) {  // segment by segment, as on CPU
+    sum += total(partials.narrow(0, begin, of.numel()));
+    begin += of.numel();
+  }
+  return sum;
 }
 
 }  // namespace
@@ -68,10 +66,11 @@ double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, 
     for (const auto& segment : shards[s].segments) {
       const int64_t counted = segment.counted_end - segment.counted_begin;
       if (!used[segment.parameter] || counted == 0) continue;
+      const at::Tensor part = gradient.narrow(0, segment.counted_begin, counted);
       if (gradient.is_cpu()) {
-        sum += cpu_sum_of_squares(gradient, segment.counted_begin, segment.counted_end);
+        sum += total(kernel_passes::sums_of_squares(part));
       } else {
-        on_device.push_back(gradient.narrow(0, segment.counted_begin, counted));
+        on_device.push_back(part);
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "optim/fused_operators.h"
 #include "optim/kernel_passes.h"
 #include "optim/tensor_passes.h"
 #include "zero/error.h"
@@ -87,10 +88,15 @@ void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
     auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     if constexpr (Arithmetic::kSums > 0)
       scalars = Arithmetic::with_sums(scalars, &sums[segment.parameter * Arithmetic::kSums]);
-    if (execution_ == Execution::kernels)
-      kernel_passes::update<Rule>(memory, segment, scalars);
-    else
-      tensor_passes::update<Rule>(memory, segment, scalars);
+    switch (execution_) {
+      case Execution::kernels:
+        return kernel_passes::update<Rule>(memory, segment, scalars);
+      case Execution::fused_operators:
+        return fused_operators::update(fused_operators::kPlaceOf<Rule>, memory, segment,
+                                       fused_operators::bytes_of(scalars));
+      case Execution::operators:
+        return tensor_passes::update<Rule>(memory, segment, scalars);
+    }
   });
 }
 
@@ -102,10 +108,18 @@ std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& in
     const auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     const auto over = [&](int64_t begin, int64_t end, double* into) {
       if (begin == end) return;
-      if (execution_ == Execution::kernels)
-        kernel_passes::direction<Rule>(memory, begin, end, scalars, into);
-      else
-        tensor_passes::direction<Rule>(memory, begin, end, scalars, into);
+      switch (execution_) {
+        case Execution::kernels:
+          return kernel_passes::direction<Rule>(memory, begin, end, scalars, into);
+        case Execution::fused_operators:
+          return kernel_passes::add_partials(
+              fused_operators::direction(fused_operators::kPlaceOf<Rule>, memory, begin, end,
+                                         fused_operators::bytes_of(scalars))
+                  .cpu(),
+              into);
+        case Execution::operators:
+          return tensor_passes::direction<Rule>(memory, begin, end, scalars, into);
+      }
     };
     double elsewhere[Arithmetic::kSums] = {};  // what another rank counts
     over(segment.begin, segment.counted_begin, elsewhere);

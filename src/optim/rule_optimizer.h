@@ -7,8 +7,9 @@
 
 namespace zero {
 
-/// How updates run: kernels for CPU memory; at:: operators for any device.
-enum class Execution : uint8_t { kernels, operators };
+/// How updates run: kernels for CPU memory; the same as one operator each, where the device has them
+/// (fused_operators.h); many at:: operators for any device.
+enum class Execution : uint8_t { kernels, fused_operators, operators };
 
 class RuleOptimizer : public ShardOptimizer {
  public:

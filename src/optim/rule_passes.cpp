@@ -25,6 +25,26 @@ kernels::Buffers kernel_passes::buffers_of(const RuleMemory& memory) {
   return buffers;
 }
 
+void kernel_passes::add_partials(const at::Tensor& partials, double* sums) {
+  const int64_t count = partials.size(-1);
+  const double* const values = partials.const_data_ptr<double>();
+  for (int64_t i = 0; i < partials.numel(); ++i) sums[i % count] += values[i];
+}
+
+at::Tensor kernel_passes::sums_of_squares(const at::Tensor& values) {
+  const kernels::Element type = element_of(values.scalar_type());
+  const auto* const base = static_cast<const char*>(values.const_data_ptr());
+  const at::Tensor partials = at::empty({blocks_of(values.numel())}, at::kDouble);
+  double* const sums = partials.mutable_data_ptr<double>();
+  parallel_over(partials, 1, [&](int64_t first, int64_t last) {
+    const int64_t from = first * kSumBlockNumel;
+    const int64_t count = std::min(last * kSumBlockNumel, values.numel()) - from;
+    kernels::best_kernels().sums_of_squares(base + from * values.element_size(), type, count, kSumBlockNumel,
+                                            sums + first);
+  });
+  return partials;
+}
+
 at::Tensor tensor_passes::master_of(const RuleMemory& memory, int64_t from, int64_t numel) {
   const at::Tensor master = memory.master.narrow(0, from, numel);
   if (!is_remainder(master)) return master;

@@ -15,7 +15,7 @@ constexpr int64_t kAheadBytes = 2048;
 
 /// Element i and its neighbours. Prefetching past the end is harmless: it never faults.
 template <class V, Element kType>
-typename V::Reg load_as(const void* from, int64_t i) {
+ZERO_ANY_DEVICE typename V::Reg load_as(const void* from, int64_t i) {
   const char* const at = static_cast<const char*>(from) + i * (kType == Element::f32 ? 4 : 2);
   if constexpr (V::kWidth > 1) __builtin_prefetch(at + kAheadBytes);
   if constexpr (kType == Element::bf16) return V::load_bf16(reinterpret_cast<const uint16_t*>(at));
@@ -24,12 +24,12 @@ typename V::Reg load_as(const void* from, int64_t i) {
 }
 
 template <class V>
-typename V::Reg load(const float* from, int64_t i) {
+ZERO_ANY_DEVICE typename V::Reg load(const float* from, int64_t i) {
   return load_as<V, Element::f32>(from, i);
 }
 
 template <class V, Element kType>
-void store_as(void* to, int64_t i, typename V::Reg value) {
+ZERO_ANY_DEVICE void store_as(void* to, int64_t i, typename V::Reg value) {
   if constexpr (kType != Element::none) {
     char* const at = static_cast<char*>(to) + i * (kType == Element::f32 ? 4 : 2);
     if constexpr (V::kWidth > 1) __builtin_prefetch(at + kAheadBytes, 1);
@@ -43,7 +43,7 @@ void store_as(void* to, int64_t i, typename V::Reg value) {
 template <Element kParameter, bool kSplit>
 struct Master {
   template <class V>
-  static typename V::Reg load(const Buffers& b, int64_t i) {
+  ZERO_ANY_DEVICE static typename V::Reg load(const Buffers& b, int64_t i) {
     if constexpr (!kSplit) {
       return kernels::load<V>(b.master, i);
     } else {
@@ -57,7 +57,7 @@ struct Master {
     }
   }
   template <class V>
-  static void store(const Buffers& b, int64_t i, typename V::Reg value) {
+  ZERO_ANY_DEVICE static void store(const Buffers& b, int64_t i, typename V::Reg value) {
     if constexpr (kSplit) {
       V::store_split(static_cast<uint16_t*>(b.parameter) + i, b.remainder + i, value);
     } else {
@@ -70,7 +70,7 @@ struct Master {
 /// Element i goes into lane i % 16, whatever the variant; lanes are added as a tree. Vectors are as wide.
 constexpr int64_t kLanes = 16;
 
-inline double sum_lanes(double* lanes) {
+ZERO_ANY_DEVICE inline double sum_lanes(double* lanes) {
   for (int64_t width = kLanes / 2; width > 0; width /= 2) {
     for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
@@ -83,7 +83,7 @@ template <int kSums>
 struct LaneSums {
   double lanes[kSums][kLanes] = {};
   int64_t lane = 0;
-  void add_square(int sum, float value) { lanes[sum][lane] += double{value} * double{value}; }
+  ZERO_ANY_DEVICE void add_square(int sum, float value) { lanes[sum][lane] += double{value} * double{value}; }
 };
 template <class V, int kSums>
 struct VectorSums {
@@ -95,8 +95,8 @@ enum class Phase : uint8_t { fused, direction, update };
 
 /// One phase of a rule over elements [begin, end).
 template <class V, class Rule, Element kGradient, class Weights, int kStates, Phase kPhase, class Sums>
-void run_elements(const Buffers& b, const typename Rule::Scalars& given, int64_t begin, int64_t end,
-                  Sums& sums) {
+ZERO_ANY_DEVICE void run_elements(const Buffers& b, const typename Rule::Scalars& given, int64_t begin,
+                                  int64_t end, Sums& sums) {
   // Copies: stores might change what lies elsewhere.
   const typename Rule::Scalars s = given;
   float* const states[] = {b.first, b.second};

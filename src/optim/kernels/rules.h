@@ -1,7 +1,7 @@
 #pragma once
 // The arithmetic of every optimizer, each written once over a vector type V: `V::Reg` holds elements of one
-// range, and every operation rounds to fp32. CPU kernels take V from scalar.h, avx2.cpp and avx512.cpp; any
-// other device takes whole tensors (tensor_operations.cpp).
+// range, and every operation rounds to fp32. CPU kernels take V from scalar.h, avx2.cpp and avx512.cpp,
+// CUDA's from scalar.h, and any other device takes whole tensors (tensor_passes.h).
 //
 // A rule says
 //   Scalars                    what it needs besides the elements; computed in double and rounded once
@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "optim/kernels/any_device.h"
 #include "zero/lr_schedule.h"
 #include "zero/optimizer_rules.h"
 
@@ -77,7 +78,8 @@ struct AdamArithmetic {
   }
 
   template <class V, int kStates>
-  [[gnu::always_inline]] static inline void update(const Scalars& s, Elements<V, kStates>& x) {
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
+                                                                   Elements<V, kStates>& x) {
     auto g = V::mul(x.gradient, V::set(s.gradient_scale));
     if constexpr (kDecoupled) {
       x.master = V::mul(x.master, V::set(s.decay));
@@ -126,7 +128,8 @@ struct Arithmetic<SGD> {
   }
 
   template <class V, int kStates>
-  [[gnu::always_inline]] static inline void update(const Scalars& s, Elements<V, kStates>& x) {
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
+                                                                   Elements<V, kStates>& x) {
     auto g = V::mul(x.gradient, V::set(s.gradient_scale));
     g = V::add(g, V::mul(V::set(s.weight_decay), x.master));
     if constexpr (kStates > 0) {
@@ -163,7 +166,8 @@ struct Arithmetic<Lion> {
   }
 
   template <class V, int kStates>
-  [[gnu::always_inline]] static inline void update(const Scalars& s, Elements<V, kStates>& x) {
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
+                                                                   Elements<V, kStates>& x) {
     const auto g = V::mul(x.gradient, V::set(s.gradient_scale));
     auto& m = x.states[0];
     const auto direction = V::sign(V::add(V::mul(m, V::set(s.beta1)), V::mul(V::set(s.one_minus_beta1), g)));
@@ -216,8 +220,8 @@ struct Arithmetic<LAMB> {
   }
 
   template <class V, int kStates>
-  [[gnu::always_inline]] static inline typename V::Reg step_of(const Scalars& s,
-                                                               const Elements<V, kStates>& x) {
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline typename V::Reg step_of(
+      const Scalars& s, const Elements<V, kStates>& x) {
     const auto& [m, v] = x.states;
     const auto root = V::mul(V::sqrt(v), V::set(s.inverse_root_correction2));
     const auto step = V::div(V::mul(V::set(s.correction1), m), V::add(root, V::set(s.eps)));
@@ -225,7 +229,8 @@ struct Arithmetic<LAMB> {
   }
 
   template <class V, int kStates, class Sums>
-  [[gnu::always_inline]] static inline void direction(const Scalars& s, Elements<V, kStates>& x, Sums& sums) {
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void direction(const Scalars& s,
+                                                                      Elements<V, kStates>& x, Sums& sums) {
     const auto g = V::mul(x.gradient, V::set(s.gradient_scale));
     auto& [m, v] = x.states;
     m = V::add(V::mul(m, V::set(s.beta1)), V::mul(V::set(s.one_minus_beta1), g));
@@ -235,7 +240,8 @@ struct Arithmetic<LAMB> {
   }
 
   template <class V, int kStates>
-  [[gnu::always_inline]] static inline void update(const Scalars& s, Elements<V, kStates>& x) {
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
+                                                                   Elements<V, kStates>& x) {
     x.master = V::sub(x.master, V::mul(V::set(s.lr), step_of(s, x)));
   }
 };

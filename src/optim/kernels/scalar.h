@@ -7,17 +7,18 @@
 #include <cstdint>
 #include <cstring>
 
+#include "optim/kernels/any_device.h"
 #include "optim/kernels/kernels.h"
 
 namespace zero::kernels {
 namespace {
 
-inline uint32_t bits_of(float value) {
+ZERO_ANY_DEVICE inline uint32_t bits_of(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
-inline float float_of(uint32_t bits) {
+ZERO_ANY_DEVICE inline float float_of(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
@@ -26,25 +27,25 @@ inline float float_of(uint32_t bits) {
 constexpr uint32_t kInfinityBits = 0x7f800000;
 constexpr uint16_t kBf16Nan = 0x7fc0, kF16Nan = 0x7e00;
 
-inline float from_bf16(uint16_t half) { return float_of(uint32_t{half} << 16); }
+ZERO_ANY_DEVICE inline float from_bf16(uint16_t half) { return float_of(uint32_t{half} << 16); }
 
-inline uint16_t to_bf16(float value) {
+ZERO_ANY_DEVICE inline uint16_t to_bf16(float value) {
   const uint32_t bits = bits_of(value);
   if ((bits & 0x7fffffff) > kInfinityBits) return kBf16Nan;
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-inline float join(uint16_t half, Remainder remainder) {
+ZERO_ANY_DEVICE inline float join(uint16_t half, Remainder remainder) {
   return float_of((uint32_t{half} << 16) + static_cast<uint32_t>(int32_t{remainder}));
 }
 
-inline Remainder remainder_of(float value, uint16_t half) {
+ZERO_ANY_DEVICE inline Remainder remainder_of(float value, uint16_t half) {
   if (half == kBf16Nan) return 0;
   const auto rest = static_cast<int32_t>(bits_of(value) - (uint32_t{half} << 16));
   return static_cast<Remainder>(rest > 0x7fff ? 0x7fff : rest);
 }
 
-inline float from_f16(uint16_t half) {
+ZERO_ANY_DEVICE inline float from_f16(uint16_t half) {
   const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 31, mantissa = half & 0x3ff;
   if (exponent == 31) return float_of(sign | kInfinityBits | mantissa << 13);
   if (exponent == 0) {
@@ -54,7 +55,7 @@ inline float from_f16(uint16_t half) {
   return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-inline uint16_t to_f16(float value) {
+ZERO_ANY_DEVICE inline uint16_t to_f16(float value) {
   const uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
   if (magnitude > kInfinityBits) return kF16Nan;
@@ -74,22 +75,30 @@ struct Scalar {
   using Reg = float;
   static constexpr int64_t kWidth = 1;
 
-  static Reg set(float value) { return value; }
-  static Reg load(const float* from) { return *from; }
-  static void store(float* to, Reg value) { *to = value; }
-  static Reg add(Reg a, Reg b) { return a + b; }
-  static Reg sub(Reg a, Reg b) { return a - b; }
-  static Reg mul(Reg a, Reg b) { return a * b; }
-  static Reg div(Reg a, Reg b) { return a / b; }
-  static Reg sqrt(Reg a) { return __builtin_sqrtf(a); }
-  static Reg sign(Reg a) { return static_cast<float>((a > 0) - (a < 0)); }
+  ZERO_ANY_DEVICE static Reg set(float value) { return value; }
+  ZERO_ANY_DEVICE static Reg load(const float* from) { return *from; }
+  ZERO_ANY_DEVICE static void store(float* to, Reg value) { *to = value; }
+  ZERO_ANY_DEVICE static Reg add(Reg a, Reg b) { return a + b; }
+  ZERO_ANY_DEVICE static Reg sub(Reg a, Reg b) { return a - b; }
+  ZERO_ANY_DEVICE static Reg mul(Reg a, Reg b) { return a * b; }
+  ZERO_ANY_DEVICE static Reg div(Reg a, Reg b) { return a / b; }
+  ZERO_ANY_DEVICE static Reg sqrt(Reg a) {
+#ifdef __CUDA_ARCH__
+    return __fsqrt_rn(a);
+#else
+    return __builtin_sqrtf(a);
+#endif
+  }
+  ZERO_ANY_DEVICE static Reg sign(Reg a) { return static_cast<float>((a > 0) - (a < 0)); }
 
-  static Reg load_bf16(const uint16_t* from) { return from_bf16(*from); }
-  static Reg load_f16(const uint16_t* from) { return from_f16(*from); }
-  static void store_bf16(uint16_t* to, Reg value) { *to = to_bf16(value); }
-  static void store_f16(uint16_t* to, Reg value) { *to = to_f16(value); }
-  static Reg load_split(const uint16_t* half, const Remainder* remainder) { return join(*half, *remainder); }
-  static void store_split(uint16_t* half, Remainder* remainder, Reg value) {
+  ZERO_ANY_DEVICE static Reg load_bf16(const uint16_t* from) { return from_bf16(*from); }
+  ZERO_ANY_DEVICE static Reg load_f16(const uint16_t* from) { return from_f16(*from); }
+  ZERO_ANY_DEVICE static void store_bf16(uint16_t* to, Reg value) { *to = to_bf16(value); }
+  ZERO_ANY_DEVICE static void store_f16(uint16_t* to, Reg value) { *to = to_f16(value); }
+  ZERO_ANY_DEVICE static Reg load_split(const uint16_t* half, const Remainder* remainder) {
+    return join(*half, *remainder);
+  }
+  ZERO_ANY_DEVICE static void store_split(uint16_t* half, Remainder* remainder, Reg value) {
     *half = to_bf16(value);
     *remainder = remainder_of(value, *half);
   }

@@ -1,0 +1,68 @@
+// The fused operators on CUDA tensors: pointers out of tensors, a launch on the current stream.
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <optional>
+
+#include "optim/cuda/launch.h"
+#include "optim/cuda/plugin.h"
+#include "optim/fused_operators.h"
+#include "optim/kernel_passes.h"
+
+namespace zero::fused_operators {
+namespace {
+
+RuleMemory memory_of(const at::Tensor& master, const at::Tensor& gradient,
+                     const std::optional<at::Tensor>& parameter, at::TensorList states) {
+  return {.lease = {},
+          .master = master,
+          .gradient = gradient,
+          .parameter = parameter.value_or(at::Tensor()),
+          .states = states.vec()};
+}
+
+void update(int64_t rule, at::Tensor master, const at::Tensor& gradient, std::optional<at::Tensor> parameter,
+            at::TensorList states, c10::string_view scalars) {
+  const c10::cuda::CUDAGuard guard(master.device());
+  const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
+  C10_CUDA_CHECK(
+      kernels::cuda::update(rule, buffers, scalars, master.numel(), c10::cuda::getCurrentCUDAStream()));
+}
+
+at::Tensor direction(int64_t rule, const at::Tensor& master, const at::Tensor& gradient,
+                     const std::optional<at::Tensor>& parameter, at::TensorList states,
+                     c10::string_view scalars) {
+  const c10::cuda::CUDAGuard guard(master.device());
+  const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
+  const at::Tensor sums = at::empty({kernel_passes::blocks_of(master.numel()), sums_of_rule(rule)},
+                                    master.options().dtype(at::kDouble));
+  C10_CUDA_CHECK(kernels::cuda::direction(rule, buffers, scalars, master.numel(), kSumBlockNumel,
+                                          sums.mutable_data_ptr<double>(),
+                                          c10::cuda::getCurrentCUDAStream()));
+  return sums;
+}
+
+at::Tensor sums_of_squares(const at::Tensor& values) {
+  const c10::cuda::CUDAGuard guard(values.device());
+  const at::Tensor sums =
+      at::empty({kernel_passes::blocks_of(values.numel())}, values.options().dtype(at::kDouble));
+  C10_CUDA_CHECK(kernels::cuda::sums_of_squares(
+      values.const_data_ptr(), element_of(values.scalar_type()), values.numel(), kSumBlockNumel,
+      sums.mutable_data_ptr<double>(), c10::cuda::getCurrentCUDAStream()));
+  return sums;
+}
+
+}  // namespace
+}  // namespace zero::fused_operators
+
+extern "C" void zero_cuda_operators_1() {
+  namespace fused = zero::fused_operators;
+  static torch::Library library(torch::Library::IMPL, "zero", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  library.impl("rule_update", TORCH_FN(fused::update));
+  library.impl("rule_direction", TORCH_FN(fused::direction));
+  library.impl("sums_of_squares", TORCH_FN(fused::sums_of_squares));
+}
