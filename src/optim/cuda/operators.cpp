@@ -25,17 +25,17 @@ RuleMemory memory_of(const at::Tensor& master, const at::Tensor& gradient,
           .states = states.vec()};
 }
 
-void update(int64_t rule, at::Tensor master, const at::Tensor& gradient, std::optional<at::Tensor> parameter,
-            at::TensorList states, c10::string_view scalars) {
+void update_on_cuda(int64_t rule, at::Tensor master, const at::Tensor& gradient,
+                    std::optional<at::Tensor> parameter, at::TensorList states, c10::string_view scalars) {
   const c10::cuda::CUDAGuard guard(master.device());
   const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
   C10_CUDA_CHECK(
       kernels::cuda::update(rule, buffers, scalars, master.numel(), c10::cuda::getCurrentCUDAStream()));
 }
 
-at::Tensor direction(int64_t rule, const at::Tensor& master, const at::Tensor& gradient,
-                     const std::optional<at::Tensor>& parameter, at::TensorList states,
-                     c10::string_view scalars) {
+at::Tensor direction_on_cuda(int64_t rule, const at::Tensor& master, const at::Tensor& gradient,
+                             const std::optional<at::Tensor>& parameter, at::TensorList states,
+                             c10::string_view scalars) {
   const c10::cuda::CUDAGuard guard(master.device());
   const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
   const at::Tensor sums = at::empty({kernel_passes::blocks_of(master.numel()), sums_of_rule(rule)},
@@ -46,7 +46,7 @@ at::Tensor direction(int64_t rule, const at::Tensor& master, const at::Tensor& g
   return sums;
 }
 
-at::Tensor sums_of_squares(const at::Tensor& values) {
+at::Tensor sums_of_squares_on_cuda(const at::Tensor& values) {
   const c10::cuda::CUDAGuard guard(values.device());
   const at::Tensor sums =
       at::empty({kernel_passes::blocks_of(values.numel())}, values.options().dtype(at::kDouble));
@@ -62,7 +62,7 @@ at::Tensor sums_of_squares(const at::Tensor& values) {
 extern "C" void zero_cuda_operators_1() {
   namespace fused = zero::fused_operators;
   static torch::Library library(torch::Library::IMPL, "zero", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  library.impl("rule_update", TORCH_FN(fused::update));
-  library.impl("rule_direction", TORCH_FN(fused::direction));
-  library.impl("sums_of_squares", TORCH_FN(fused::sums_of_squares));
+  library.impl("rule_update", TORCH_FN(fused::update_on_cuda));
+  library.impl("rule_direction", TORCH_FN(fused::direction_on_cuda));
+  library.impl("sums_of_squares", TORCH_FN(fused::sums_of_squares_on_cuda));
 }
