@@ -54,6 +54,7 @@ void install(std::unique_ptr<Machine> machine) {
     register_hooks();
     register_kernels();
     register_recurrent_kernels();
+    register_dropout();
     return true;
   }();
   (void)is_registered;

@@ -76,6 +76,7 @@ at::Generator make_generator(int device);
 void register_hooks();
 void register_kernels();
 void register_recurrent_kernels();
+void register_dropout();
 void catch_host_accesses();
 
 }  // namespace zero::virtual_device
