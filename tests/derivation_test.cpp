@@ -178,23 +178,26 @@ int64_t nbytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor
 void expect_held(const Plan& said, detail::ShardedModel& model) {
   EXPECT_EQ(model.shard_group.size(), said.shard_ranks);
   EXPECT_EQ(model.replica_group.size(), said.replica_ranks);
-  int64_t parameters = 0, masters = 0, gradients = 0, states = 0;
+  int64_t parameters = 0, shards = 0, masters = 0, gradients = 0, states = 0;
+  const auto lent = [&](const detail::Unit& unit, std::string_view kind) {
+    return model.states.lend(unit.index, {kind}, StateStore::Use::Read)[kind];
+  };
   for (size_t u = 0; u < model.units.size(); ++u) {
     const detail::Unit& unit = model.units[u];
     EXPECT_EQ(unit.common.defined(),
               said.placements.parameter == Placement::Common && unit.layout.padded_numel > 0);
     const bool whole = unit.full.defined() && !unit.common.defined();
-    parameters += nbytes_of(whole ? unit.full : unit.shard);
+    parameters += nbytes_of(whole ? unit.full : lent(unit, kParameterState));
+    if (!unit.shard_is_slice) shards += nbytes_of(lent(unit, kParameterState));
+    EXPECT_EQ(unit.shard_is_slice, unit.full.defined());
     if (!unit.layout.trainable) continue;
-    if (unit.has_own_master()) masters += nbytes_of(unit.lend_master(StateStore::Use::Read)[kMasterState]);
-    for (const std::string& name : model.optimizer->state_names())
-      states +=
-          nbytes_of(model.states.lend(unit.index, {std::string_view(name)}, StateStore::Use::Read)[name]);
-    const at::Tensor& gradient = model.gradients->shard_gradient(static_cast<int>(u));
+    if (unit.has_own_master()) masters += nbytes_of(lent(unit, kMasterState));
+    for (const std::string& name : model.optimizer->state_names()) states += nbytes_of(lent(unit, name));
+    const at::Tensor gradient = lent(unit, kGradientState);
     EXPECT_EQ(dtype_of(gradient.scalar_type()), said.accumulation_dtype);
     gradients += static_cast<int64_t>(gradient.storage().nbytes());
   }
-  EXPECT_EQ(model.states.owned_bytes(), masters + states);
+  EXPECT_EQ(model.states.owned_bytes(), shards + masters + gradients + states);
   EXPECT_EQ(parameters, said.rank.parameter_bytes);
   EXPECT_EQ(masters, said.rank.master_bytes);
   EXPECT_EQ(gradients, said.rank.gradient_bytes);

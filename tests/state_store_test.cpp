@@ -64,5 +64,39 @@ TEST(StateStore, NoticesWhatIsKeptBeyondALease) {
   EXPECT_NO_THROW(store.lend(0, {kMoment}, Use::Read));
 }
 
+TEST(StateStore, LendsAStateAndItsViewsAsOne) {
+  StateStore store;
+  store.create(0, kParameterState, 6, at::kFloat);
+  store.create_view(0, kMasterState, kParameterState, 2, 3);
+  {
+    const auto both = store.lend(0, {kMasterState, kParameterState}, Use::Write);
+    both[kMasterState].fill_(2);
+    EXPECT_EQ(both[kParameterState].sum().item<float>(), 6);
+    EXPECT_ERROR(store.lend(0, {kMasterState}, Use::Read), Internal, "unit 0, parameter: it is lent");
+  }
+  EXPECT_EQ(store.lend(0, {kMasterState}, Use::Write)[kMasterState].numel(), 3);
+  EXPECT_EQ(store.owned_bytes(), 24);
+  EXPECT_EQ(store.owned_bytes(kMasterState), 0);
+  EXPECT_ERROR(store.create_view(0, kMoment, kGradientState, 0, 1), Usage, "no state gradient");
+  EXPECT_ERROR(store.create_view(0, kMoment, kParameterState, 4, 3), Usage, "[4, 7) of parameter");
+}
+
+TEST(StateStore, PassingStatesKeepTheirValuesUntilTheyAreDiscarded) {
+  StateStore store;
+  const std::vector<int> units{1, 4};
+  store.create_passing(kGradientState, units, {5, 0}, at::kFloat);
+  EXPECT_EQ(store.owned_bytes(kGradientState), 20);
+  for (int round = 0; round < 2; ++round) {
+    store.lend(1, {kGradientState}, Use::Write)[kGradientState].fill_(3);
+    const auto lease = store.lend(1, {kGradientState}, Use::Read);
+    EXPECT_EQ(lease[kGradientState].sum().item<float>(), 15);
+    EXPECT_ERROR(store.discard(kGradientState), Internal, "unit 1, gradient: it is lent");
+    EXPECT_NO_THROW(store.discard(kMoment)) << "there is nothing of that kind";
+    store.lend(4, {kGradientState}, Use::Write);
+  }
+  store.discard(kGradientState);
+  EXPECT_ERROR(store.create_passing(kGradientState, units, {5, 0}, at::kFloat), Usage, "such states already");
+}
+
 }  // namespace
 }  // namespace zero

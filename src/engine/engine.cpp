@@ -247,7 +247,8 @@ double Engine::learning_rate() const { return state_->rate(); }
 at::Tensor Engine::full_parameter(const std::string& name) {
   const auto place = state_->model.place_of(name);
   const detail::Unit& unit = state_->model.units[static_cast<size_t>(place.unit)];
-  return state_->model.gather(place, unit.values(0, unit.layout.shard_numel));
+  const auto lease = unit.lend_values(StateStore::Use::Read);
+  return state_->model.gather(place, unit.values(lease));
 }
 
 at::Tensor Engine::full_gradient(const std::string& name) {
@@ -257,7 +258,8 @@ at::Tensor Engine::full_gradient(const std::string& name) {
           "the parameter is frozen: it has no gradient");
   require(state_->micro_step >= model.plan.accumulation_steps, ErrorKind::Usage, name,
           "gradients are there between the last backward() and step()");
-  return model.gather(place, model.gradients->shard_gradient(place.unit)).mul_(model.gradient_scale());
+  const auto lease = model.states.lend(place.unit, {kGradientState}, StateStore::Use::Read);
+  return model.gather(place, lease[kGradientState]).mul_(model.gradient_scale());
 }
 
 at::Tensor Engine::full_optimizer_state(const std::string& name, const std::string& kind) {

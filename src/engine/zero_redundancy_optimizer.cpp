@@ -42,10 +42,10 @@ struct ZeroRedundancyOptimizer::State {
   void take_over_changes() {
     for (detail::Unit& unit : model.units) {
       if (!unit.has_own_master()) continue;
-      const auto lease = unit.lend_master(StateStore::Use::Write);
-      const at::Tensor& master = lease[kMasterState];
-      const at::Tensor changed = master.to(unit.shard.scalar_type()) != unit.shard;
-      at::Tensor(master).copy_(at::where(changed, unit.shard.to(at::kFloat), master));
+      const auto lease = unit.lend_values(StateStore::Use::Write);
+      const at::Tensor &master = lease[kMasterState], &shard = lease[kParameterState];
+      const at::Tensor changed = master.to(shard.scalar_type()) != shard;
+      at::Tensor(master).copy_(at::where(changed, shard.to(at::kFloat), master));
     }
   }
 
@@ -99,7 +99,10 @@ void ZeroRedundancyOptimizer::set_learning_rate(double lr) {
   state_->lr = lr;
 }
 
-int64_t ZeroRedundancyOptimizer::state_bytes() const { return state_->model.states.owned_bytes(); }
+int64_t ZeroRedundancyOptimizer::state_bytes() const {
+  const StateStore& states = state_->model.states;
+  return states.owned_bytes() - states.owned_bytes(kGradientState);
+}
 
 const Plan& ZeroRedundancyOptimizer::plan() const { return state_->model.plan; }
 

@@ -29,15 +29,16 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
 }
 
 RuleMemory RuleOptimizer::borrow(const OptimizerShard& shard) const {
-  std::vector<std::string_view> kinds{kMasterState, kGradientState, kParameterState};
+  std::vector<std::string_view> kinds{kMasterState, kParameterState};
   kinds.insert(kinds.end(), names_.begin(), names_.end());
   RuleMemory memory{.lease = states_.lend(shard.unit, kinds, StateStore::Use::Write),
+                    .gradients = states_.lend(shard.unit, {kGradientState}, StateStore::Use::Read),
                     .master = {},
                     .gradient = {},
                     .parameter = {},
                     .states = {}};
   memory.master = memory.lease[kMasterState];
-  memory.gradient = memory.lease[kGradientState];
+  memory.gradient = memory.gradients[kGradientState];
   if (!keeps_no_copy(memory.lease)) memory.parameter = memory.lease[kParameterState];
   for (const std::string_view name : names_) memory.states.push_back(memory.lease[name]);
   return memory;

@@ -1,18 +1,34 @@
 #include "optim/state_store.h"
 
+#include <algorithm>
+
 #include "compute/zeros.h"
+#include "optim/passing_memory.h"
 #include "zero/error.h"
 
 namespace zero {
 
 struct StateStore::State {
-  std::string name;  // "unit 3, exp_avg"
+  std::string kind, name;  // name: "unit 3, exp_avg"
   at::Tensor values;
   Tier tier = Tier::Device;
   bool owned = false;
+  detail::PassingMemory* passing = nullptr;  // of its values, if they do not last
+  size_t place = 0;                          // there
   int readers = 0;
   bool written = false;
+
+  bool is_lent() const { return written || readers > 0; }
 };
+
+namespace {
+
+void require_known(Tier tier, std::string_view kind) {
+  require(tier == Tier::Device, ErrorKind::Unsupported, kind,
+          "states can be in device memory only, not in tier " + std::string(to_string(tier)));
+}
+
+}  // namespace
 
 StateStore::StateStore() = default;
 StateStore::~StateStore() = default;
@@ -29,14 +45,14 @@ StateStore::Lease& StateStore::Lease::operator=(Lease&& other) noexcept {
 
 const at::Tensor& StateStore::Lease::operator[](std::string_view kind) const {
   static const at::Tensor none;
-  for (size_t i = 0; i < states_.size(); ++i)
-    if (states_[i].first == kind) return lent_[i];
+  for (const auto& [lent, values] : lent_)
+    if (lent == kind) return values;
   return none;
 }
 
 void StateStore::Lease::end() noexcept {
   lent_.clear();
-  for (const auto& [kind, state] : states_) {
+  for (State* state : states_) {
     if (use_ == Use::Write)
       state->written = false;
     else
@@ -45,62 +61,122 @@ void StateStore::Lease::end() noexcept {
   states_.clear();
 }
 
-StateStore::State& StateStore::add(int unit, std::string_view kind) {
-  auto& place = states_[{unit, std::string(kind)}];
-  const std::string name = "unit " + std::to_string(unit) + ", " + std::string(kind);
-  require(place == nullptr, ErrorKind::Usage, name, "the unit has such a state already");
-  place = std::make_unique<State>();
-  place->name = name;
-  return *place;
+std::string StateStore::name_of(int unit, std::string_view kind) {
+  return "unit " + std::to_string(unit) + ", " + std::string(kind);
 }
 
-StateStore::State* StateStore::find(int unit, std::string_view kind) const {
-  const auto found = states_.find({unit, std::string(kind)});
-  return found == states_.end() ? nullptr : found->second.get();
+StateStore::Entry& StateStore::add_entry(int unit, std::string_view kind) {
+  const auto [place, is_new] = entries_.try_emplace({unit, std::string(kind)});
+  require(is_new, ErrorKind::Usage, name_of(unit, kind), "the unit has such a state already");
+  return place->second;
+}
+
+StateStore::State& StateStore::add(int unit, std::string_view kind, const at::Tensor& values) {
+  Entry& entry = add_entry(unit, kind);
+  states_.push_back(std::make_unique<State>());
+  State& state = *states_.back();
+  state.kind = kind;
+  state.name = name_of(unit, kind);
+  state.values = values;
+  entry = {.state = &state, .begin = 0, .numel = values.numel()};
+  return state;
 }
 
 void StateStore::create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
                         Tier tier) {
-  require(tier == Tier::Device, ErrorKind::Unsupported, kind,
-          "states can be in device memory only, not in tier " + std::string(to_string(tier)));
-  State& state = add(unit, kind);
-  state.values = detail::zeros(numel, options);
+  require_known(tier, kind);
+  State& state = add(unit, kind, detail::zeros(numel, options));
   state.owned = true;
   state.tier = tier;
 }
 
-void StateStore::adopt(int unit, std::string_view kind, const at::Tensor& values) {
-  add(unit, kind).values = values;
+void StateStore::create_passing(std::string_view kind, std::span<const int> units,
+                                const std::vector<int64_t>& numels, const at::TensorOptions& options,
+                                Tier tier) {
+  require_known(tier, kind);
+  auto& memory = passing_[std::string(kind)];
+  require(memory == nullptr, ErrorKind::Usage, kind, "there are such states already");
+  memory = std::make_unique<detail::PassingMemory>(numels, options);
+  for (size_t i = 0; i < units.size(); ++i) {
+    State& state = add(units[i], kind, memory->tensor(i));
+    state.owned = true;
+    state.tier = tier;
+    state.passing = memory.get();
+    state.place = i;
+  }
 }
 
-bool StateStore::holds(int unit, std::string_view kind) const { return find(unit, kind) != nullptr; }
+void StateStore::create_view(int unit, std::string_view kind, std::string_view of, int64_t begin,
+                             int64_t numel) {
+  const auto found = entries_.find({unit, std::string(of)});
+  require(found != entries_.end(), ErrorKind::Usage, name_of(unit, kind),
+          "the unit has no state " + std::string(of));
+  const Entry whole = found->second;
+  require(begin >= 0 && numel >= 0 && begin + numel <= whole.numel, ErrorKind::Usage, name_of(unit, kind),
+          "elements [" + std::to_string(begin) + ", " + std::to_string(begin + numel) + ") of " +
+              std::string(of) + ", which has " + std::to_string(whole.numel));
+  add_entry(unit, kind) = {.state = whole.state, .begin = whole.begin + begin, .numel = numel};
+}
+
+void StateStore::adopt(int unit, std::string_view kind, const at::Tensor& values) { add(unit, kind, values); }
+
+bool StateStore::holds(int unit, std::string_view kind) const {
+  return entries_.contains({unit, std::string(kind)});
+}
+
+void StateStore::borrow(State& state, Use use) {
+  const bool free = !state.written && (use == Use::Read || state.readers == 0);
+  require(free, ErrorKind::Internal, state.name, "it is lent already");
+  // The store's own tensor is all that keeps the memory of a state that nobody borrows. On devices, transfers
+  // may keep theirs until the device has come by; passing states may share one storage.
+  const bool is_sole = state.owned && state.passing == nullptr && state.values.is_cpu();
+  const bool kept = is_sole && !state.is_lent() && state.values.storage().use_count() > 1;
+  require(!kept, ErrorKind::Internal, state.name, "a tensor was kept beyond its lease");
+  if (use == Use::Read) {
+    state.readers++;
+    return;
+  }
+  if (state.passing != nullptr) state.passing->hold(state.place);
+  state.written = true;
+}
 
 StateStore::Lease StateStore::lend(int unit, std::span<const std::string_view> kinds, Use use) {
   Lease lease;
   lease.use_ = use;
   for (const std::string_view kind : kinds) {
-    const auto found = states_.find({unit, std::string(kind)});
-    if (found == states_.end()) continue;
-    State& state = *found->second;
-    const bool free = !state.written && (use == Use::Read || state.readers == 0);
-    require(free, ErrorKind::Internal, state.name, "it is lent already");
-    // The store's own tensor is all that keeps the memory of a state that nobody borrows.
-    const bool kept = state.owned && state.readers == 0 && state.values.storage().use_count() > 1;
-    require(!kept, ErrorKind::Internal, state.name, "a tensor was kept beyond its lease");
-    if (use == Use::Write)
-      state.written = true;
-    else
-      state.readers++;
-    lease.states_.emplace_back(found->first.second, &state);
-    lease.lent_.push_back(state.values.alias());
+    const auto found = entries_.find({unit, std::string(kind)});
+    if (found == entries_.end()) continue;
+    const auto& [state, begin, numel] = found->second;
+    if (std::find(lease.states_.begin(), lease.states_.end(), state) == lease.states_.end()) {
+      borrow(*state, use);
+      lease.states_.push_back(state);
+    }
+    const bool is_whole = numel == state->values.numel();
+    lease.lent_.emplace_back(found->first.second,
+                             is_whole ? state->values.alias() : state->values.narrow(0, begin, numel));
   }
   return lease;
 }
 
+void StateStore::discard(std::string_view kind) {
+  for (const auto& state : states_)
+    require(state->kind != kind || !state->is_lent(), ErrorKind::Internal, state->name,
+            "it is lent and cannot be discarded");
+  const auto found = passing_.find(kind);
+  if (found != passing_.end()) found->second->release();
+}
+
 int64_t StateStore::owned_bytes(Tier tier) const {
   int64_t bytes = 0;
-  for (const auto& [key, state] : states_)
+  for (const auto& state : states_)
     if (state->owned && state->tier == tier) bytes += static_cast<int64_t>(state->values.nbytes());
+  return bytes;
+}
+
+int64_t StateStore::owned_bytes(std::string_view kind) const {
+  int64_t bytes = 0;
+  for (const auto& state : states_)
+    if (state->owned && state->kind == kind) bytes += static_cast<int64_t>(state->values.nbytes());
   return bytes;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // The states of this rank's units: parameter shard, master, gradient's sum and what the optimizer keeps, each
-// by (unit, kind). Whoever needs some borrows them for an update, a snapshot or a load and keeps nothing
-// beyond, so that where they are in between is the store's affair.
+// by (unit, kind). Whoever needs some borrows them for a gather, an update, a snapshot or a load and keeps
+// nothing beyond, so that where they are in between is the store's affair.
 
 #include <ATen/core/Tensor.h>
 
@@ -18,13 +18,17 @@
 
 namespace zero {
 
+namespace detail {
+class PassingMemory;
+}
+
 // Kinds beside those that optimizers name ("exp_avg", ...).
 inline constexpr std::string_view kParameterState = "parameter";  // the compute dtype's shard
 inline constexpr std::string_view kMasterState =
     "master";  // fp32, the parameter itself, or int16 beside a bf16 one
 inline constexpr std::string_view kGradientState = "gradient";  // raw sum over ranks and micro-batches
 
-/// Flat tensors, those of one unit all as long. Not thread safe.
+/// Flat tensors. Not thread safe, but that several threads may borrow different states that are there.
 class StateStore {
   struct State;
 
@@ -46,8 +50,8 @@ class StateStore {
 
    private:
     friend class StateStore;
-    std::vector<std::pair<std::string_view, State*>> states_;
-    std::vector<at::Tensor> lent_;
+    std::vector<State*> states_;
+    std::vector<std::pair<std::string_view, at::Tensor>> lent_;  // by kind
     Use use_ = Use::Read;
   };
 
@@ -56,29 +60,50 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  /// A state of `numel` zeros that the store owns. Throws Usage where the unit has that kind already,
-  /// Unsupported for a tier that there is not.
+  // Each throws Usage where a unit has that kind already, Unsupported for a tier that there is not.
+
+  /// A state of `numel` zeros that the store owns.
   void create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
               Tier tier = Tier::Device);
-  /// A state in memory that others own and keep where it is, 1-D and contiguous: a part of a slab, gradients'
-  /// sums.
+  /// States of one kind that the store owns, numels[i] elements of units[i], whose values last from a lease
+  /// that writes until discard(). In between their memory serves others (optim/passing_memory.h).
+  void create_passing(std::string_view kind, std::span<const int> units, const std::vector<int64_t>& numels,
+                      const at::TensorOptions& options, Tier tier = Tier::Device);
+  /// Elements [begin, begin + numel) of the unit's state `of` under a name of their own. The two are one:
+  /// they are lent together or not at all.
+  void create_view(int unit, std::string_view kind, std::string_view of, int64_t begin, int64_t numel);
+  /// A state in memory that is not the store's to move, 1-D and contiguous: a part of a slab that keeps its
+  /// values, or of memory that other ranks read and write.
   void adopt(int unit, std::string_view kind, const at::Tensor& values);
 
   bool holds(int unit, std::string_view kind) const;
   /// Borrows those of `kinds` that the unit has. Any number may read a state, or one write it. Throws
-  /// Internal where that does not fit, or where someone kept a tensor after an earlier lease.
+  /// Internal where that does not fit, or (on CPU) where someone kept a tensor after an earlier lease.
   Lease lend(int unit, std::span<const std::string_view> kinds, Use use);
   Lease lend(int unit, std::initializer_list<std::string_view> kinds, Use use) {
     return lend(unit, std::span(kinds.begin(), kinds.size()), use);
   }
-  /// Of the states that it owns in a tier.
+  /// Passing states of this kind have no values any more. Throws Internal while one is lent.
+  void discard(std::string_view kind);
+
+  /// Of the states that it owns in a tier, or those of one kind; of passing ones as if they had values.
   int64_t owned_bytes(Tier tier = Tier::Device) const;
+  int64_t owned_bytes(std::string_view kind) const;
 
  private:
-  State& add(int unit, std::string_view kind);
-  State* find(int unit, std::string_view kind) const;
+  /// A state, or a part of it, by its name.
+  struct Entry {
+    State* state = nullptr;
+    int64_t begin = 0, numel = 0;
+  };
+  State& add(int unit, std::string_view kind, const at::Tensor& values);
+  Entry& add_entry(int unit, std::string_view kind);
+  static std::string name_of(int unit, std::string_view kind);
+  static void borrow(State& state, Use use);
 
-  std::map<std::pair<int, std::string>, std::unique_ptr<State>> states_;
+  std::vector<std::unique_ptr<State>> states_;
+  std::map<std::pair<int, std::string>, Entry> entries_;
+  std::map<std::string, std::unique_ptr<detail::PassingMemory>, std::less<>> passing_;  // by kind
 };
 
 }  // namespace zero

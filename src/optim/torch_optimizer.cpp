@@ -117,7 +117,7 @@ TorchShardOptimizer::Shard TorchShardOptimizer::make_shard(const TorchOptimizer&
 }
 
 StateStore::Lease TorchShardOptimizer::borrow(const Shard& shard) const {
-  std::vector<std::string_view> kinds{kMasterState, kGradientState, kParameterState};
+  std::vector<std::string_view> kinds{kMasterState, kParameterState};
   kinds.insert(kinds.end(), names_.begin(), names_.end());
   return states_.lend(shard.given.unit, kinds, StateStore::Use::Write);
 }
@@ -159,8 +159,8 @@ void TorchShardOptimizer::set_rates(Shard& shard, const StepInput& input) const 
   }
 }
 
-void TorchShardOptimizer::set_gradients(Shard& shard, const StateStore::Lease& lease,
-                                        const StepInput& input) const {
+void TorchShardOptimizer::set_gradients(Shard& shard, const StepInput& input) const {
+  const auto lease = states_.lend(shard.given.unit, {kGradientState}, StateStore::Use::Read);
   for (size_t i = 0; i < shard.leaves.size(); ++i) {
     const auto& segment = shard.given.segments[i];
     at::Tensor gradient;
@@ -184,7 +184,7 @@ void TorchShardOptimizer::step(const StepInput& input) {
     const bool copies = !keeps_no_copy(lease);
     attach(shard, lease);
     const auto let_go = c10::make_scope_exit([&] { detach(shard); });
-    set_gradients(shard, lease, input);
+    set_gradients(shard, input);
     shard.optimizer->step();
     for (size_t i = 0; i < shard.leaves.size(); ++i) {
       const auto& segment = shard.given.segments[i];

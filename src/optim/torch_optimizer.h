@@ -35,7 +35,8 @@ class TorchShardOptimizer : public ShardOptimizer {
   void attach(Shard& shard, const StateStore::Lease& lease) const;
   void detach(Shard& shard) const;
   void set_rates(Shard& shard, const StepInput& input) const;
-  void set_gradients(Shard& shard, const StateStore::Lease& lease, const StepInput& input) const;
+  /// Scaled copies, of segments that are used.
+  void set_gradients(Shard& shard, const StepInput& input) const;
   void require_known_state() const;
 
   std::vector<ParameterGroup> groups_;

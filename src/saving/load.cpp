@@ -136,9 +136,11 @@ void read_all_values(ShardedModel& model, const CheckpointReader& reader, const 
     else
       read_into(reader, part.name, part.range, part.values);
   }
-  for (const Unit& unit : model.units)
-    if (unit.master == MasterForm::Whole)
-      unit.shard.copy_(unit.lend_master(StateStore::Use::Read)[kMasterState]);
+  for (const Unit& unit : model.units) {
+    if (unit.master != MasterForm::Whole) continue;
+    const auto lease = unit.lend_values(StateStore::Use::Write);
+    at::Tensor(lease[kParameterState]).copy_(lease[kMasterState]);
+  }
   for (size_t i = 0; i < model.buffers.size(); ++i)
     read_into(reader, sources.buffers[i], BoxRange::whole(model.buffers[i].second.sizes()),
               model.buffers[i].second);
@@ -166,6 +168,7 @@ Loaded load(ShardedModel& model, const std::filesystem::path& checkpoint) {
   });
   require_same_frozen(model, saved, checkpoint.string());
   // Everything fits on every rank: from here on values change.
+  model.residency->finish_fetches();
   together(model.mesh, model.mesh.world(), "load", [&] { read_all_values(model, *reader, saved, sources); });
   model.residency->values_changed(/*frozen_too=*/true);
   return {.counts = {.steps = saved.steps, .skipped_steps = saved.skipped_steps},

@@ -18,11 +18,11 @@ constexpr int kMostReadersOfAll = 4;
 }  // namespace
 
 GradientBuckets::GradientBuckets(const std::vector<Unit>& units, std::vector<UnitGradient>& gradients,
-                                 std::optional<SumMemory>& memory, Group shard_group, Group replica_group,
+                                 std::optional<GradientSums>& sums, Group shard_group, Group replica_group,
                                  const Plan& plan)
     : units_(units),
       gradients_(gradients),
-      memory_(memory),
+      sums_(sums),
       shard_group_(std::move(shard_group)),
       replica_group_(std::move(replica_group)),
       plan_(plan),
@@ -38,10 +38,10 @@ GradientBuckets::GradientBuckets(const std::vector<Unit>& units, std::vector<Uni
 
 // Cuts a unit into pieces. A piece either starts an empty bucket, fits beside what is there, or the bucket
 // goes first.
-void GradientBuckets::add(int unit, bool first) {
+void GradientBuckets::add(int unit, bool first, const std::shared_ptr<const GradientSums::Loan>& loan) {
   const int64_t shard_numel = layout(unit).shard_numel;
   if (shard_numel == 0) {
-    gradient(unit).release();
+    gradient(unit).set_packed();
     return gradient(unit).move_to(GradientState::Sent);
   }
   gradient(unit).set_sent();
@@ -49,7 +49,7 @@ void GradientBuckets::add(int unit, bool first) {
   for (int64_t begin = 0; begin < shard_numel;) {
     const int64_t numel = std::min(piece_numel_, shard_numel - begin);
     if (filling_.numel + numel > piece_numel_) flush();
-    filling_.pieces.push_back({unit, begin, numel, first, begin + numel == shard_numel});
+    filling_.pieces.push_back({unit, begin, numel, first, begin + numel == shard_numel, loan});
     filling_.numel += numel;
     begin += numel;
   }
@@ -79,7 +79,7 @@ void GradientBuckets::flush() {
 std::vector<ReducePart> GradientBuckets::pack(Bucket& bucket) {
   std::vector<ReducePart> outs;
   int64_t column = 0;
-  for (const Piece& piece : bucket.pieces) {
+  for (Piece& piece : bucket.pieces) {
     for (int rank = 0; rank < shard_group_.size(); ++rank) {
       const at::Tensor row = bucket.sent[rank].narrow(0, column, piece.numel);
       if (rank == shard_group_.rank())
@@ -88,8 +88,7 @@ std::vector<ReducePart> GradientBuckets::pack(Bucket& bucket) {
         gradient(piece.unit).pack(rank * layout(piece.unit).shard_numel + piece.begin, row);
     }
     if (piece.last) {
-      gradient(piece.unit).release();
-      gradient(piece.unit).drop_own_sum();
+      gradient(piece.unit).set_packed();
       gradient(piece.unit).move_to(GradientState::Sent);
     }
     column += piece.numel;
@@ -97,19 +96,24 @@ std::vector<ReducePart> GradientBuckets::pack(Bucket& bucket) {
   return outs;
 }
 
-void GradientBuckets::add_own(const Piece& piece, const at::Tensor& row, std::vector<ReducePart>& outs) {
+at::Tensor GradientBuckets::borrow_sum(Piece& piece) {
+  if (!piece.loan) piece.loan = sums_->borrow(piece.unit);
+  return piece.loan->sum.narrow(0, piece.begin, piece.numel);
+}
+
+void GradientBuckets::add_own(Piece& piece, const at::Tensor& row, std::vector<ReducePart>& outs) {
   const UnitGradient& own = gradient(piece.unit);
   const int64_t begin = shard_group_.rank() * layout(piece.unit).shard_numel + piece.begin;
-  if (sums_into_shards()) memory_->hold(static_cast<size_t>(piece.unit));
   // Of an own sum the shard may be a part.
   if (!reads_own_ || own.has_own_sum()) {
     own.pack(begin, row);
-    if (sums_into_shards()) outs.push_back({sum_of(piece), !piece.first});
+    if (sums_into_shards()) outs.push_back({borrow_sum(piece), !piece.first});
     return;
   }
+  const at::Tensor sum = borrow_sum(piece);
   own.in_segments(begin, piece.numel, [&](int64_t from, int64_t numel, const at::Tensor& values) {
     const bool as_it_lies = values.defined() && values.scalar_type() == row.scalar_type();
-    outs.push_back({sum_of(piece).narrow(0, from, numel), !piece.first, as_it_lies ? values : at::Tensor()});
+    outs.push_back({sum.narrow(0, from, numel), !piece.first, as_it_lies ? values : at::Tensor()});
     if (!as_it_lies) fill_row(row.narrow(0, from, numel), values);
   });
 }
@@ -145,11 +149,8 @@ void GradientBuckets::settle_oldest() {
   in_flight_.pop_front();
   bucket.work.wait_output();
   int64_t column = 0;
-  for (const Piece& piece : bucket.pieces) {
-    if (bucket.sum.defined()) {
-      memory_->hold(static_cast<size_t>(piece.unit));
-      put(sum_of(piece), bucket.sum.narrow(0, column, piece.numel), piece.first);
-    }
+  for (Piece& piece : bucket.pieces) {
+    if (bucket.sum.defined()) put(borrow_sum(piece), bucket.sum.narrow(0, column, piece.numel), piece.first);
     column += piece.numel;
   }
   staging_.push_back({bucket.staging, std::move(bucket.work)});

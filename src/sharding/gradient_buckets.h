@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "mesh/group_parts.h"
-#include "sharding/sum_memory.h"
+#include "sharding/gradient_sums.h"
 #include "sharding/unit.h"
 #include "sharding/unit_gradient.h"
 #include "zero/mesh.h"
@@ -24,9 +25,10 @@ struct BucketCounters {
 
 class GradientBuckets {
  public:
-  /// Everything given by reference outlives this; `memory` holds the units' sums and may be set later.
+  /// Everything given by reference outlives this; `sums` may be set later.
   GradientBuckets(const std::vector<Unit>& units, std::vector<UnitGradient>& gradients,
-                  std::optional<SumMemory>& memory, Group shard_group, Group replica_group, const Plan& plan);
+                  std::optional<GradientSums>& sums, Group shard_group, Group replica_group,
+                  const Plan& plan);
 
   /// The ranks that buckets travel between.
   const Group& group() const { return sums_whole_ ? replica_group_ : shard_group_; }
@@ -34,7 +36,8 @@ class GradientBuckets {
   bool sums_whole() const { return sums_whole_; }
 
   /// Sends a unit, piece by piece as buckets fill. `first`: its sum replaces what the shard's memory holds.
-  void add(int unit, bool first);
+  /// `loan`: of its sums, where its own one is packed; may be null.
+  void add(int unit, bool first, const std::shared_ptr<const GradientSums::Loan>& loan);
   /// Sends what is packed so far.
   void flush();
   /// Sends everything and waits for all sums.
@@ -51,6 +54,7 @@ class GradientBuckets {
     int64_t begin, numel;
     bool first;  // of this unit since clear(): replaces instead of adding
     bool last;   // of this unit in this round: its pending gradients may go
+    std::shared_ptr<const GradientSums::Loan> loan = {};  // from when its sums are needed
   };
   struct Bucket {
     std::vector<Piece> pieces;
@@ -68,20 +72,19 @@ class GradientBuckets {
 
   const UnitLayout& layout(int unit) const { return units_[static_cast<size_t>(unit)].layout; }
   UnitGradient& gradient(int unit) { return gradients_[static_cast<size_t>(unit)]; }
-  at::Tensor sum_of(const Piece& piece) {
-    return gradient(piece.unit).sum().narrow(0, piece.begin, piece.numel);
-  }
+  /// The piece of its shard's sum, borrowed until the bucket is settled.
+  at::Tensor borrow_sum(Piece& piece);
   bool sums_into_shards() const { return accumulation_dtype_ == at::kFloat; }
   std::vector<ReducePart> pack(Bucket& bucket);
   /// This rank's own elements and the sums' places; packs what cannot be read where it is.
-  void add_own(const Piece& piece, const at::Tensor& row, std::vector<ReducePart>& outs);
+  void add_own(Piece& piece, const at::Tensor& row, std::vector<ReducePart>& outs);
   at::Tensor take_staging();
   void reduce(Bucket& bucket, std::vector<ReducePart> outs);
   void settle_oldest();
 
   const std::vector<Unit>& units_;
   std::vector<UnitGradient>& gradients_;
-  std::optional<SumMemory>& memory_;
+  std::optional<GradientSums>& sums_;
   Group shard_group_, replica_group_;
   const Plan& plan_;
   at::ScalarType accumulation_dtype_;

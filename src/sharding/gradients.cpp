@@ -18,7 +18,7 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
       all_(std::move(all)),
       plan_(plan),
       gradients_(units.size()),
-      buckets_(units, gradients_, memory_, shard_group_, replica_group_, plan),
+      buckets_(units, gradients_, sums_, shard_group_, replica_group_, plan),
       replicas_(replica_group_, scalar_type_of(plan.communication_dtype), plan.reduce_bucket_numel) {
   for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
     const UnitLayout& layout = units_[static_cast<size_t>(i)].layout;
@@ -33,25 +33,9 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
 
 void Gradients::make_sums() {
   if (order_.empty()) return;
-  const bool keeps_whole = keeps_own_sums() && buckets_.group().size() > 1;
-  std::vector<int64_t> numels(units_.size());
-  for (const int unit : order_) {
-    const UnitLayout& layout = units_[static_cast<size_t>(unit)].layout;
-    numels[static_cast<size_t>(unit)] = keeps_whole ? layout.padded_numel : layout.shard_numel;
-  }
-  const at::ScalarType dtype = scalar_type_of(plan_.accumulation_dtype);
-  memory_.emplace(numels, units_.front().shard.options().dtype(dtype));
-  for (const int unit : order_) {
-    const UnitLayout& layout = units_[static_cast<size_t>(unit)].layout;
-    const at::Tensor& memory = memory_->tensor(static_cast<size_t>(unit));
-    // The sum of this rank's shard takes the place of its own contribution, which has been packed by then.
-    gradient(unit) =
-        keeps_whole
-            ? UnitGradient(layout,
-                           memory.narrow(0, shard_group_.rank() * layout.shard_numel, layout.shard_numel),
-                           memory)
-            : UnitGradient(layout, memory, {});
-  }
+  sums_.emplace(units_, shard_group_.rank(), keeps_own_sums() && buckets_.group().size() > 1,
+                scalar_type_of(plan_.accumulation_dtype));
+  for (const int unit : order_) gradient(unit) = UnitGradient(units_[unit].layout, sums_->options());
 }
 
 void Gradients::begin_backward(bool boundary) {
@@ -81,34 +65,36 @@ void Gradients::send_complete() {
 
 void Gradients::send(int unit) {
   const bool late = gradient(unit).state() == GradientState::Sent;
-  const bool alone = buckets_.group().size() == 1;
-  if (!alone && keeps_own_sums()) {
-    memory_->hold(static_cast<size_t>(unit));
-    gradient(unit).fold();
+  if (buckets_.group().size() == 1) {
+    add_up_here(unit, late);
+    return gradient(unit).move_to(GradientState::Sent);
   }
-  if (!alone && sends_now()) return buckets_.add(unit, gradient(unit).take_first());
-  if (alone) add_up_here(unit, late);
+  std::shared_ptr<const GradientSums::Loan> loan;
+  if (keeps_own_sums()) {
+    loan = sums_->borrow(unit);
+    gradient(unit).fold(loan->own);
+  }
+  if (sends_now()) return buckets_.add(unit, gradient(unit).take_first(), loan);
+  gradient(unit).let_go_of_own_sum();
   gradient(unit).move_to(GradientState::Sent);
 }
 
 // One rank owns the whole: no buckets, and only replicas to talk to.
 void Gradients::add_up_here(int unit, bool late) {
-  memory_->hold(static_cast<size_t>(unit));
-  const at::Tensor& sum = gradient(unit).sum();
+  const auto loan = sums_->borrow(unit);
   if (!(late && boundary_)) {
-    gradient(unit).move_into(sum, gradient(unit).take_first());
+    gradient(unit).move_into(loan->sum, gradient(unit).take_first());
     if (!boundary_) return;
-    predivide(sum);
-    replicas_.start(sum, name(unit));
-    return;
+    predivide(loan->sum);
+    return replicas_.start(loan->sum, name(unit), loan);
   }
   // The sum is on its way already: what came late is summed by itself.
-  const at::Tensor rest = at::empty_like(sum);
+  const at::Tensor rest = at::empty_like(loan->sum);
   gradient(unit).move_into(rest, true);
   predivide(rest);
-  replicas_.start(rest, name(unit));
+  replicas_.start(rest, name(unit), nullptr);
   replicas_.finish();
-  sum.add_(rest);
+  loan->sum.add_(rest);
 }
 
 void Gradients::predivide(const at::Tensor& sum) const {
@@ -125,7 +111,10 @@ void Gradients::end_backward() {
   buckets_.finish();
   if (boundary_) {
     if (shard_group_.size() > 1 && replica_group_.size() > 1)
-      for (const int unit : order_) replicas_.start(gradient(unit).sum(), name(unit));
+      for (const int unit : order_) {
+        const auto loan = sums_->borrow(unit);
+        replicas_.start(loan->sum, name(unit), loan);
+      }
     replicas_.finish();
   }
   if (!order_agreed_) agree_on_order();
@@ -139,7 +128,7 @@ void Gradients::agree_on_order() {
   std::vector<int64_t> complete(complete_order_.begin(), complete_order_.end());
   for (const int unit : order_)
     if (std::find(complete.begin(), complete.end(), unit) == complete.end()) complete.push_back(unit);
-  at::Tensor shared = at::tensor(complete, at::kLong).to(units_.front().shard.device());
+  at::Tensor shared = at::tensor(complete, at::kLong).to(units_.front().options().device());
   all_.broadcast(shared, 0, "order of gradients").wait();
   shared = shared.cpu();
   for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(shared.data_ptr<int64_t>()[i]);
@@ -147,12 +136,13 @@ void Gradients::agree_on_order() {
 
 void Gradients::abandon() {
   buckets_.abandon();
+  replicas_.abandon();
   clear();
 }
 
 void Gradients::clear() {
   for (const int unit : order_) gradient(unit).clear();
-  if (memory_) memory_->release();
+  if (sums_) sums_->discard();
   std::fill(used_.begin(), used_.end(), 0);
 }
 

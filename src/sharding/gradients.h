@@ -1,5 +1,6 @@
 #pragma once
-// From the gradients that autograd produces to the summed fp32 gradient of this rank's shard.
+// From the gradients that autograd produces to the summed fp32 gradient of this rank's shard, which is a
+// state (kGradientState): the raw sum over ranks and micro-batches, valid at a boundary, until clear().
 //
 // Two verbs, as a reducer should have: on_gradient() while backward runs, end_backward() when it is over.
 // Units are sent in an order that all ranks share (reverse module order first, then the order in which rank 0
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "sharding/gradient_buckets.h"
+#include "sharding/gradient_sums.h"
 #include "sharding/replica_reducer.h"
-#include "sharding/sum_memory.h"
 #include "sharding/unit.h"
 #include "sharding/unit_gradient.h"
 #include "zero/mesh.h"
@@ -43,9 +44,6 @@ class Gradients {
   /// Forgets a backward that failed.
   void abandon();
 
-  /// The raw sum over ranks and micro-batches of a unit's shard, [shard_numel]. Valid at a boundary, until
-  /// clear().
-  const at::Tensor& shard_gradient(int unit) const { return gradients_[static_cast<size_t>(unit)].sum(); }
   /// Per parameter: did this rank produce a gradient since clear()?
   const std::vector<char>& used() const { return used_; }
   /// Factor that turns the raw sum into a sum of true gradients (the predivision undone).
@@ -72,7 +70,7 @@ class Gradients {
   Group shard_group_, replica_group_, all_;
   const Plan& plan_;
   std::vector<UnitGradient> gradients_;      // per unit
-  std::optional<SumMemory> memory_;          // nothing where nothing is trained
+  std::optional<GradientSums> sums_;         // nothing where nothing is trained
   std::vector<std::pair<int, int>> places_;  // parameter -> unit, index inside
   std::vector<char> used_;
 

@@ -132,11 +132,10 @@ void Initialiser::take_bits_of_first_replica() {
   for (size_t u = 0; u < model_.units.size(); ++u) {
     const Unit& unit = model_.units[u];
     if (!drawn_[u]) continue;
-    const at::Tensor& values = unit.owns_whole() ? unit.full : unit.shard;
-    take_from_rank0(model_.replica_group, values, unit.layout.name);
-    if (!unit.has_own_master()) continue;
-    const auto lease = unit.lend_master(StateStore::Use::Write);
-    take_from_rank0(model_.replica_group, lease[kMasterState], unit.layout.name);
+    const auto lease = unit.lend_values(StateStore::Use::Write);
+    take_from_rank0(model_.replica_group, unit.owns_whole() ? unit.full : lease[kParameterState],
+                    unit.layout.name);
+    if (unit.has_own_master()) take_from_rank0(model_.replica_group, lease[kMasterState], unit.layout.name);
   }
 }
 

@@ -104,7 +104,7 @@ void ParameterWatch::require_views() {
 
 void ParameterWatch::adopt_written(int unit, int parameter) {
   Unit& written = model_.units[static_cast<size_t>(unit)];
-  if (!written.full.defined() || !written.shard.is_alias_of(written.full)) return;  // it is lost
+  if (!written.shard_lies_in_full()) return;  // it is lost
   for (const ShardSegment& segment : model_.segments_of_parameter(parameter))
     written.adopt_shard(segment.begin, segment.end);
 }
@@ -149,10 +149,11 @@ void ParameterWatch::take_in(int parameter, const at::Tensor& value) {
   unit.full.narrow(0, spot.offset, spot.numel).copy_(flat);
   for (const ShardSegment& segment : model_.segments_of_parameter(parameter)) {
     unit.set_values(segment.begin, flat.narrow(0, segment.parameter_begin, segment.numel()));
+    if (!unit.scope.before.defined()) continue;
     // Not what the scope's end finds changed: the master has all of its bits.
-    if (!unit.scope.before.is_same(unit.shard))
-      unit.scope.before.narrow(0, segment.begin, segment.numel())
-          .copy_(unit.shard.narrow(0, segment.begin, segment.numel()));
+    const auto lease = unit.lend_shard(StateStore::Use::Read);
+    unit.scope.before.narrow(0, segment.begin, segment.numel())
+        .copy_(lease[kParameterState].narrow(0, segment.begin, segment.numel()));
   }
 }
 
@@ -220,7 +221,7 @@ void ParameterWatch::begin_scope(int index, bool modifies) {
   if (!modifies) {
     if (unit.pins == 1) unit.scope.checks = checks_of(index);
   } else if (unit.scope.modifying++ == 0) {
-    unit.scope.before = unit.shard.is_alias_of(unit.full) ? unit.shard.clone() : unit.shard;
+    if (unit.shard_lies_in_full()) unit.scope.before = own_part(model_, unit).clone();
   }
 }
 
@@ -240,7 +241,7 @@ void ParameterWatch::take_over(int index) {
     refused = std::current_exception();
   }
   unit.adopt_changes(own_part(model_, unit));
-  if (!unit.scope.before.is_same(unit.shard)) unit.scope.before.copy_(unit.shard);
+  if (unit.scope.before.defined()) unit.scope.before.copy_(own_part(model_, unit));
   forget_writes(index);
   if (--unit.scope.modifying == 0) {
     unit.scope.before.reset();

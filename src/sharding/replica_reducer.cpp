@@ -9,17 +9,20 @@ namespace {
 constexpr size_t kInFlight = 2;  // enough to overlap one sum with the next, at twice a unit's memory
 }
 
-void ReplicaReducer::start(const at::Tensor& tensor, const std::string& what) {
+void ReplicaReducer::start(const at::Tensor& tensor, const std::string& what,
+                           const std::shared_ptr<const void>& loan) {
   if (replicas_.size() == 1) return;
   for (int64_t begin = 0; begin < tensor.numel(); begin += bucket_numel_)
-    start_piece(tensor.narrow(0, begin, std::min(bucket_numel_, tensor.numel() - begin)), what);
+    start_piece(tensor.narrow(0, begin, std::min(bucket_numel_, tensor.numel() - begin)), what, loan);
 }
 
-void ReplicaReducer::start_piece(const at::Tensor& tensor, const std::string& what) {
+void ReplicaReducer::start_piece(const at::Tensor& tensor, const std::string& what,
+                                 const std::shared_ptr<const void>& loan) {
   const int64_t ranks = replicas_.size();
   if (in_flight_.size() == kInFlight) finish_oldest();
   const int64_t part = (tensor.numel() + ranks - 1) / ranks;
-  Sum sum{.tensor = tensor,
+  Sum sum{.loan = loan,
+          .tensor = tensor,
           .sent = at::empty({ranks * part}, tensor.options().dtype(dtype_)),
           .part = at::empty({part}, tensor.options().dtype(at::kFloat)),
           .what = what,

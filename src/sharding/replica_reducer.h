@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 
 #include "zero/mesh.h"
@@ -18,19 +19,24 @@ class ReplicaReducer {
   ReplicaReducer(Group replicas, at::ScalarType communication_dtype, int64_t bucket_numel)
       : replicas_(std::move(replicas)), dtype_(communication_dtype), bucket_numel_(bucket_numel) {}
 
-  /// Starts summing `tensor` [n] (floating) over the replicas; it holds the sum after finish(). Collective.
-  void start(const at::Tensor& tensor, const std::string& what);
+  /// Starts summing `tensor` [n] (floating) over the replicas; it holds the sum after finish(). `loan` is
+  /// kept until then: what the tensor is borrowed by, or null. Collective.
+  void start(const at::Tensor& tensor, const std::string& what, const std::shared_ptr<const void>& loan);
   void finish();
+  /// Forgets what is under way.
+  void abandon() { in_flight_.clear(); }
   /// Elements sent so far, an all-reduce of n counted 2n, padding included.
   int64_t elements() const { return elements_; }
 
  private:
   struct Sum {
+    std::shared_ptr<const void> loan;  // of the tensor
     at::Tensor tensor, sent, part;
     std::string what;
     Work work;
   };
-  void start_piece(const at::Tensor& tensor, const std::string& what);
+  void start_piece(const at::Tensor& tensor, const std::string& what,
+                   const std::shared_ptr<const void>& loan);
   void finish_oldest();
 
   Group replicas_;

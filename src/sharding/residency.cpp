@@ -115,8 +115,10 @@ void Residency::start(int index) {
   if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) return;
   SlabWork own;
   if (!unit.full.defined()) allocate(unit);
+  auto shard = unit.lend_shard(StateStore::Use::Read);
+  unit.fetch.gather = shard_group_.all_gather(unit.full, shard[kParameterState], unit.layout.name);
+  unit.fetch.shard = std::move(shard);
   unit.move_to(SlabState::Fetching);
-  unit.fetch = shard_group_.all_gather(unit.full, unit.shard, unit.layout.name);
   counters_.gathers++;
   counters_.gathered_elements += unit.layout.padded_numel;
   order_.push_back(index);
@@ -128,8 +130,9 @@ void Residency::finish(int index) {
   if (unit.state == SlabState::Resident) return;
   require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
           "waits for an all-gather that was not started");
-  unit.fetch.wait_output();
-  unit.fetch = {};
+  unit.fetch.gather.wait_output();
+  unit.fetch.gather = {};
+  unit.fetch.shard.end();
   unit.move_to(SlabState::Resident);
   unit.expose();
 }
@@ -167,7 +170,7 @@ void Residency::drop(int index) {
 void Residency::allocate(Unit& unit) {
   const int64_t bytes = unit.layout.slab_bytes();
   auto fits = std::find_if(pool_.begin(), pool_.end(), [&](const at::Tensor& memory) {
-    return memory.scalar_type() == unit.shard.scalar_type() && memory.numel() == unit.layout.padded_numel;
+    return memory.dtype() == unit.options().dtype() && memory.numel() == unit.layout.padded_numel;
   });
   if (fits != pool_.end()) {
     unit.full = *fits;
@@ -178,7 +181,7 @@ void Residency::allocate(Unit& unit) {
       pool_bytes_ -= static_cast<int64_t>(pool_.front().nbytes());
       pool_.erase(pool_.begin());
     }
-    unit.full = at::empty({unit.layout.padded_numel}, unit.shard.options());
+    unit.full = at::empty({unit.layout.padded_numel}, unit.options());
   }
   account(bytes);
 }
@@ -186,6 +189,13 @@ void Residency::allocate(Unit& unit) {
 void Residency::account(int64_t bytes) {
   counters_.resident_bytes += bytes;
   counters_.peak_resident_bytes = std::max(counters_.peak_resident_bytes, counters_.resident_bytes);
+}
+
+void Residency::finish_fetches() {
+  const std::lock_guard lock(mutex_);
+  for (const Unit& unit : units_)
+    if (unit.state == SlabState::Fetching) finish(unit.index);
+  seal_all();
 }
 
 void Residency::require_no_pins() const {
@@ -236,7 +246,8 @@ void Residency::copy_to_modify(Unit& unit) {
   unit.full = at::empty({unit.layout.padded_numel}, unit.common.options());
   unit.hide();
   // Waited for to the end: when this rank writes its shard back, all have read it.
-  shard_group_.all_gather(unit.full, unit.shard, unit.layout.name).wait();
+  const auto lease = unit.lend_shard(StateStore::Use::Read);
+  shard_group_.all_gather(unit.full, lease[kParameterState], unit.layout.name).wait();
   unit.expose();
 }
 

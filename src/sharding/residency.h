@@ -49,6 +49,9 @@ class Residency {
   /// date.
   void values_changed(bool frozen_too = false);
 
+  /// Waits for the all-gathers that are under way: they have borrowed shards. Before shards are written.
+  void finish_fetches();
+
   /// Throws Usage, naming the unit, while a gather scope is open.
   void require_no_pins() const;
 

@@ -14,6 +14,7 @@
 #include "sharding/describe_parts.h"
 #include "sharding/initialise.h"
 #include "zero/error.h"
+#include "zero/torch_dtype.h"
 
 namespace zero::detail {
 namespace {
@@ -68,36 +69,37 @@ void ShardedModel::allocate() {
   for (size_t u = 0; u < units.size(); ++u) {
     Unit& unit = units[u];
     unit.layout = plan.units[u];
-    unit.tag = std::make_shared<UnitTag>(static_cast<int>(u), &plan.units[u]);
-    const auto values = at::TensorOptions(scalar_type_of(unit.layout.dtype)).device(mesh.device());
-    const bool common = plan.placements.parameter == Placement::Common && unit.layout.padded_numel > 0;
-    if (common || replicated || unit.layout.padded_numel == 0) {
-      if (common)
-        unit.common = common_tensor(shard_group, unit.layout.padded_numel,
-                                    c10::typeMetaToScalarType(values.dtype()), unit.layout.name);
-      unit.full = common ? unit.common : zeros(unit.layout.padded_numel, values);
-      unit.shard = unit.full.narrow(0, shard_group.rank() * unit.layout.shard_numel, unit.layout.shard_numel);
-    } else {
-      unit.shard = zeros(unit.layout.shard_numel, values);
-    }
     unit.index = static_cast<int>(u);
+    unit.tag = std::make_shared<UnitTag>(unit.index, &plan.units[u]);
     unit.states = &states;
-    states.adopt(unit.index, kParameterState, unit.shard);
-    if (unit.layout.trainable) add_master(unit);
     unit.slab = make_unreadable_storage(unit.layout.slab_bytes(), mesh.device(), unit.tag,
                                         hidden_message(unit.layout));
+    const int64_t padded_numel = unit.layout.padded_numel, shard_numel = unit.layout.shard_numel;
+    const bool common = plan.placements.parameter == Placement::Common && padded_numel > 0;
+    unit.shard_is_slice = common || replicated || padded_numel == 0;
+    if (common)
+      unit.common =
+          common_tensor(shard_group, padded_numel, scalar_type_of(unit.layout.dtype), unit.layout.name);
+    if (unit.shard_is_slice) {
+      unit.full = common ? unit.common : zeros(padded_numel, unit.options());
+      states.adopt(unit.index, kParameterState,
+                   unit.full.narrow(0, shard_group.rank() * shard_numel, shard_numel));
+    } else {
+      states.create(unit.index, kParameterState, shard_numel, unit.options(), unit.layout.tiers.parameter);
+    }
+    if (unit.layout.trainable) add_master(unit);
   }
 }
 
 void ShardedModel::add_master(Unit& unit) {
   if (unit.layout.dtype == Dtype::f32) {
     unit.master = MasterForm::Shard;
-    return states.adopt(unit.index, kMasterState, unit.shard);
+    return states.create_view(unit.index, kMasterState, kParameterState, 0, unit.layout.shard_numel);
   }
   const bool split = unit.layout.dtype == Dtype::bf16 && plan.split_master();
   unit.master = split ? MasterForm::Remainder : MasterForm::Whole;
   states.create(unit.index, kMasterState, unit.layout.shard_numel,
-                unit.shard.options().dtype(split ? kRemainderType : at::kFloat), unit.layout.tiers.master);
+                unit.options().dtype(split ? kRemainderType : at::kFloat), unit.layout.tiers.master);
 }
 
 std::vector<ShardSegment> ShardedModel::segments(int unit) const {
@@ -114,7 +116,6 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
   gradients = std::make_unique<Gradients>(units, shard_group, replica_group, all, plan);
   const std::vector<int> group_of = assign_groups(names_, options.groups);
   for (int u : trainable) {
-    states.adopt(u, kGradientState, gradients->shard_gradient(u));
     OptimizerShard shard{.unit = u, .tier = layout(u).tiers.optimizer, .segments = segments(u)};
     for (ShardSegment& segment : shard.segments)
       segment.group = group_of[static_cast<size_t>(segment.parameter)];
@@ -171,6 +172,7 @@ StepAgreement ShardedModel::agree_on_step() {
 
 void ShardedModel::update(const StepInput& input) {
   const TraceScope span(mesh.trace(), Trace::Row::Optimizer, "update");
+  residency->finish_fetches();
   optimizer->step(input);
   residency->values_changed();
 }

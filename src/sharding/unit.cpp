@@ -9,6 +9,7 @@
 #include "seam/stack_tensors.h"
 #include "sharding/residency.h"
 #include "zero/error.h"
+#include "zero/torch_dtype.h"
 
 namespace zero::detail {
 namespace {
@@ -71,24 +72,26 @@ void Unit::move_to(SlabState next) {
   state = next;
 }
 
-at::Tensor Unit::values(int64_t begin, int64_t count) const {
-  const at::Tensor part = shard.narrow(0, begin, count);
-  if (!has_own_master()) return part;
-  const auto lease = lend_master(StateStore::Use::Read);
-  const at::Tensor values = lease[kMasterState].narrow(0, begin, count);
-  if (master == MasterForm::Whole) return values.clone();
-  at::Tensor joined = at::empty({count}, values.options().dtype(at::kFloat));
-  join_master(part, values, joined);
+at::TensorOptions Unit::options() const {
+  return at::TensorOptions(scalar_type_of(layout.dtype)).device(slab.device());
+}
+
+at::Tensor Unit::values(const StateStore::Lease& lease) const {
+  const at::Tensor& shard = lease[kParameterState];
+  if (master == MasterForm::Whole) return lease[kMasterState];
+  if (master != MasterForm::Remainder) return shard;
+  at::Tensor joined = at::empty(shard.sizes(), shard.options().dtype(at::kFloat));
+  join_master(shard, lease[kMasterState], joined);
   return joined;
 }
 
 void Unit::set_values(int64_t begin, const at::Tensor& values) {
-  const at::Tensor part = shard.narrow(0, begin, values.numel());
+  const auto lease = lend_values(StateStore::Use::Write);
+  const at::Tensor part = lease[kParameterState].narrow(0, begin, values.numel());
   if (!has_own_master()) {
     part.copy_(values);
     return;
   }
-  const auto lease = lend_master(StateStore::Use::Write);
   const at::Tensor beside = lease[kMasterState].narrow(0, begin, values.numel());
   if (master == MasterForm::Remainder) return split_master(values.to(at::kFloat).contiguous(), part, beside);
   part.copy_(values);
@@ -97,38 +100,40 @@ void Unit::set_values(int64_t begin, const at::Tensor& values) {
 
 void Unit::adopt_changes(const at::Tensor& mine) {
   constexpr int64_t kPieceNumel = 1 << 20;  // at a time: the masks take no memory worth counting
+  const auto lease = lend_values(StateStore::Use::Write);
+  const at::Tensor &shard = lease[kParameterState], &beside = lease[kMasterState];
+  const at::Tensor& before = scope.before.defined() ? scope.before : shard;
+  const bool copies = !shard_lies_in_full();
   if (!has_own_master()) {
-    if (!shard.is_alias_of(mine)) shard.copy_(mine);
+    if (copies) at::Tensor(shard).copy_(mine);
     return;
   }
-  const auto lease = lend_master(StateStore::Use::Write);
-  const at::Tensor beside = lease[kMasterState];
   for (int64_t begin = 0; begin < shard.numel(); begin += kPieceNumel) {
     const int64_t count = std::min(kPieceNumel, shard.numel() - begin);
     const auto piece = [&](const at::Tensor& of) { return of.narrow(0, begin, count); };
     // Bits, not values: of zeros the sign counts, and a NaN is itself.
-    const at::Tensor changed = piece(mine).view(at::kShort).ne(piece(scope.before).view(at::kShort));
+    const at::Tensor changed = piece(mine).view(at::kShort).ne(piece(before).view(at::kShort));
     if (master == MasterForm::Whole)
       piece(beside).copy_(at::where(changed, piece(mine).to(at::kFloat), piece(beside)));
     else
       piece(beside).masked_fill_(changed, 0);
-    if (!shard.is_alias_of(mine)) piece(shard).copy_(piece(mine));
+    if (copies) piece(shard).copy_(piece(mine));
   }
 }
 
 void Unit::adopt_shard(int64_t begin, int64_t end) {
   if (!has_own_master()) return;
-  const auto lease = lend_master(StateStore::Use::Write);
+  const auto lease = lend_values(StateStore::Use::Write);
   const at::Tensor beside = lease[kMasterState].narrow(0, begin, end - begin);
   if (master == MasterForm::Remainder)
     beside.zero_();
   else
-    beside.copy_(shard.narrow(0, begin, end - begin));
+    beside.copy_(lease[kParameterState].narrow(0, begin, end - begin));
 }
 
 bool Unit::keeps_writes() const {
   if (layout.padded_numel == 0) return true;
-  return owns_whole() && shard.is_alias_of(full) && !has_own_master();
+  return owns_whole() && shard_is_slice && !has_own_master();
 }
 
 void Unit::expose() {
@@ -160,9 +165,8 @@ std::string hidden_message(const UnitLayout& layout) {
 
 at::Tensor view_of(const Unit& unit, const UnitParameter& parameter) {
   auto backend = unit.slab.device().is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
-  auto view =
-      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(unit.slab), c10::DispatchKeySet(backend),
-                                               unit.full.defined() ? unit.full.dtype() : unit.shard.dtype());
+  auto view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(unit.slab), c10::DispatchKeySet(backend),
+                                                       unit.options().dtype());
   view.unsafeGetTensorImpl()->set_storage_offset(parameter.offset);
   view.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.shape);
   return view;

@@ -5,10 +5,14 @@
 //   full    [padded_numel] the memory behind it: defined while the unit has memory
 //   common  [padded_numel] one memory for all ranks of the shard group; undefined where they share none.
 //           `full` is the same, unless a scope modifies the unit in a copy of its own
-//   shard   [shard_numel] the part this rank owns: a view of common or of a replicated full, else its own
-//           memory
-//   master  [shard_numel] in the store: fp32; the shard itself where the unit is fp32; int16 where it is what
-//           the bf16 shard lacks (optim/split_master.h); missing for frozen units
+//
+// In the store, by the unit's index:
+//   shard   [shard_numel] the part this rank owns: a slice of common or of a replicated full, else the
+//   store's
+//           own
+//   master  [shard_numel] fp32; the shard itself where the unit is fp32; int16 where it is what the bf16
+//   shard
+//           lacks (optim/split_master.h); missing for frozen units
 
 #include <torch/types.h>
 
@@ -46,8 +50,9 @@ enum class SlabState {
 
 /// What tells, at the end of a gather scope, which values were written in it.
 struct ScopeRecord {
-  int modifying = 0;             // open scopes that modify
-  at::Tensor before;             // while there are some: the shard when the first of them began
+  int modifying = 0;  // open scopes that modify
+  // While there are some: the shard when the first of them began; undefined where it is not what they write.
+  at::Tensor before;
   std::vector<uint64_t> checks;  // while others are open only: of each parameter's part of the shard
 };
 
@@ -59,36 +64,53 @@ enum class MasterForm {
   Remainder,  // what the bf16 shard lacks
 };
 
+/// An all-gather under way, for which the shard is borrowed.
+struct SlabFetch {
+  StateStore::Lease shard;
+  Work gather;
+};
+
 struct Unit {
   UnitLayout layout;
   int index = 0;                 // in the plan and the store
   StateStore* states = nullptr;  // has the shard and the master
+  bool shard_is_slice = false;   // of memory that has the whole: the store has adopted it
   MasterForm master = MasterForm::None;
   std::shared_ptr<UnitTag> tag;
   c10::Storage slab;
-  at::Tensor full, common, shard;
+  at::Tensor full, common;
   SlabState state = SlabState::Absent;
   bool is_open = false;  // the parameters are readable (hidden ones may be resident too)
-  Work fetch;
+  SlabFetch fetch;
   int pins = 0;  // gather scopes that hold it
   ScopeRecord scope;
 
   /// Throws Internal for an illegal transition.
   void move_to(SlabState next);
-  /// The best values there are of the shard's elements [begin, begin + count): the master's in fp32, or a
-  /// frozen shard's. A view of the shard where they are in it.
-  at::Tensor values(int64_t begin, int64_t count) const;
+  /// Of its values: its dtype, on the mesh's device.
+  at::TensorOptions options() const;
+  /// The best values there are of the shard, [shard_numel], from what lend_values() has lent: the master's in
+  /// fp32, or a frozen shard's. Lent memory itself where they are in it.
+  at::Tensor values(const StateStore::Lease& lease) const;
   /// Whether this rank keeps all values in memory of its own, not only its shard.
   bool owns_whole() const { return full.defined() && !common.defined(); }
+  /// Whether what is written into full is written into the shard.
+  bool shard_lies_in_full() const {
+    return shard_is_slice && full.defined() && (!common.defined() || full.is_same(common));
+  }
   /// Whether the master is memory beside the shard.
   bool has_own_master() const { return master == MasterForm::Whole || master == MasterForm::Remainder; }
-  StateStore::Lease lend_master(StateStore::Use use) const {
-    return states->lend(index, {kMasterState}, use);
+  StateStore::Lease lend_shard(StateStore::Use use) const {
+    return states->lend(index, {kParameterState}, use);
+  }
+  /// Shard and master.
+  StateStore::Lease lend_values(StateStore::Use use) const {
+    return states->lend(index, {kParameterState, kMasterState}, use);
   }
   /// Sets shard and master. `values`: [count] of any floating dtype.
   void set_values(int64_t begin, const at::Tensor& values);
-  /// Takes over what was written into `mine`, this rank's part of full, since scope.before: elements whose
-  /// bits are the same keep their master.
+  /// Takes over what was written into `mine`, this rank's part of full, since scope.before (or the shard,
+  /// where that is undefined): elements whose bits are the same keep their master.
   void adopt_changes(const at::Tensor& mine);
   /// The master of elements [begin, end) takes over the shard's values.
   void adopt_shard(int64_t begin, int64_t end);

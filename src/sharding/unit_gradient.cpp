@@ -59,10 +59,8 @@ void fill_row(const at::Tensor& into, const at::Tensor& values) {
   }
 }
 
-UnitGradient::UnitGradient(const UnitLayout& layout, at::Tensor sum, at::Tensor whole)
-    : layout_(&layout), sum_(std::move(sum)), whole_(std::move(whole)), pending_(layout.parameters.size()) {
-  clear();
-}
+UnitGradient::UnitGradient(const UnitLayout& layout, const at::TensorOptions& sums)
+    : layout_(&layout), sums_(sums), pending_(layout.parameters.size()) {}
 
 void UnitGradient::move_to(GradientState next) {
   const int from = static_cast<int>(state_), to = static_cast<int>(next);
@@ -75,7 +73,7 @@ void UnitGradient::move_to(GradientState next) {
 void UnitGradient::add(int place, const at::Tensor& gradient) {
   at::Tensor& pending = pending_[static_cast<size_t>(place)];
   if (pending.defined()) {
-    pending = pending.to(sum_.scalar_type()) + flat(gradient);
+    pending = pending.to(c10::typeMetaToScalarType(sums_.dtype())) + flat(gradient);
     return;
   }
   pending = flat(gradient);
@@ -97,20 +95,27 @@ void UnitGradient::move_into(const at::Tensor& into, bool replace) {
   release();
 }
 
-void UnitGradient::fold() {
-  if (!own_sum_.defined()) {
-    own_sum_ = at::empty({layout_->padded_numel}, sum_.options());
-    own_sum_is_fresh_ = true;
+void UnitGradient::fold(const at::Tensor& own) {
+  if (own_is_packed_) {
+    own_sum_ = at::empty({layout_->padded_numel}, sums_);
+    return move_into(own_sum_, /*replace=*/true);
   }
-  move_into(own_sum_, std::exchange(own_sum_is_fresh_, false));
+  own_sum_ = own;
+  move_into(own_sum_, /*replace=*/!std::exchange(own_has_values_, true));
+}
+
+void UnitGradient::set_packed() {
+  release();
+  own_sum_.reset();
+  own_is_packed_ = true;
 }
 
 void UnitGradient::clear() {
   release();
   state_ = GradientState::Waiting;
   has_sum_ = false;
-  own_sum_ = whole_;
-  own_sum_is_fresh_ = true;
+  own_sum_.reset();
+  own_has_values_ = own_is_packed_ = false;
 }
 
 void UnitGradient::pack(int64_t begin, const at::Tensor& row) const {

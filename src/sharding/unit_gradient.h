@@ -24,10 +24,8 @@ class UnitGradient {
  public:
   /// Of a frozen unit: there are none.
   UnitGradient() = default;
-  /// `layout` outlives this. `sum` [shard_numel]: where the sum over ranks goes. `whole`: undefined, or
-  /// [padded_numel], of which `sum` is a part: then this rank's own gradients are added up there before they
-  /// are sent.
-  UnitGradient(const UnitLayout& layout, at::Tensor sum, at::Tensor whole);
+  /// `layout` outlives this. `sums`: dtype and device of sums.
+  UnitGradient(const UnitLayout& layout, const at::TensorOptions& sums);
 
   GradientState state() const { return state_; }
   /// Throws Internal for an illegal transition.
@@ -43,18 +41,19 @@ class UnitGradient {
   /// What came is no longer counted, but kept until release().
   void set_sent() { arrived_ = 0; }
 
-  /// [shard_numel] in the accumulation dtype. Valid when backward is over.
-  const at::Tensor& sum() const { return sum_; }
   /// True once since clear(): a first contribution replaces what the sum's memory holds.
   bool take_first() { return !std::exchange(has_sum_, true); }
   /// Writes or adds what came into `into`, which is laid out like the unit, and lets go of it.
   void move_into(const at::Tensor& into, bool replace);
 
-  /// This rank's own sum over micro-batches: moves what came into it.
-  void fold();
+  /// This rank's own sum over micro-batches: moves what came into it. `own` [padded_numel] is its memory, the
+  /// same one every time, until it has been packed; what comes later gets memory for itself.
+  void fold(const at::Tensor& own);
   bool has_own_sum() const { return own_sum_.defined(); }
-  /// It has been packed: what comes later is a sum of its own.
-  void drop_own_sum() { own_sum_.reset(); }
+  /// Lets go of the own sum: nothing is packed before the next fold().
+  void let_go_of_own_sum() { own_sum_.reset(); }
+  /// All of this round has been packed.
+  void set_packed();
   /// Forgets everything: the next contributions are the first ones.
   void clear();
 
@@ -67,9 +66,9 @@ class UnitGradient {
 
  private:
   const UnitLayout* layout_ = nullptr;
-  at::Tensor sum_, whole_;
-  at::Tensor own_sum_;  // [padded_numel]; `whole_` until it has been packed
-  bool own_sum_is_fresh_ = true;
+  at::TensorOptions sums_;
+  at::Tensor own_sum_;  // [padded_numel]; from fold() until it is packed or kept for later
+  bool own_has_values_ = false, own_is_packed_ = false;
   bool has_sum_ = false;
   GradientState state_ = GradientState::Waiting;
   std::vector<at::Tensor> pending_;  // per parameter: flat, or undefined

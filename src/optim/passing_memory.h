@@ -1,6 +1,6 @@
 #pragma once
-// The memory of summed gradients. They are needed from the first gradient of a step to the optimizer's end;
-// in between it serves activations.
+// The memory of states whose values do not last: gradients' sums are needed from the first gradient of a step
+// to the optimizer's end; in between their memory serves activations.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,17 +11,17 @@
 
 namespace zero::detail {
 
-/// One flat tensor per unit. On the CPU under use_training_allocator() all lie in one range that borrows
+/// Several flat tensors. On the CPU under use_training_allocator() all lie in one range that borrows
 /// pages (LentPages), so they fit whatever gaps activations leave. On CUDA each takes a block of the caching
 /// allocator. Elsewhere, where freed memory would cost page faults, they keep it. Not thread safe.
-class SumMemory {
+class PassingMemory {
  public:
   /// tensor(i) has numels[i] elements.
-  SumMemory(const std::vector<int64_t>& numels, const at::TensorOptions& options);
+  PassingMemory(const std::vector<int64_t>& numels, const at::TensorOptions& options);
 
-  const at::Tensor& tensor(size_t unit) const { return tensors_[unit]; }
-  /// Makes sure that a unit's tensor has memory: with no values, unless it had some.
-  void hold(size_t unit);
+  const at::Tensor& tensor(size_t i) const { return tensors_[i]; }
+  /// Makes sure that a tensor has memory: with no values, unless it had some.
+  void hold(size_t i);
   /// The tensors keep their shapes and must not be read until hold().
   void release();
 

@@ -1,5 +1,5 @@
 // Where summed gradients lie changes no bit of them.
-#include "sharding/sum_memory.h"
+#include "optim/passing_memory.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -16,13 +16,13 @@
 
 namespace {
 using namespace zero::testing;
-using zero::detail::SumMemory;
+using zero::detail::PassingMemory;
 
-TEST(SumMemory, HoldsEachTensorApart) {
+TEST(PassingMemory, HoldsEachTensorApart) {
   run_ranks(1, [](const zero::Mesh&) {
     zero::use_training_allocator();
     const std::vector<int64_t> numels{700000, 0, 3, 900001};
-    SumMemory memory(numels, at::kFloat);
+    PassingMemory memory(numels, at::kFloat);
     for (int round = 0; round < 2; ++round) {
       for (size_t i = 0; i < numels.size(); ++i) {
         memory.hold(i);
@@ -66,7 +66,7 @@ std::string losses_of(const SumsCase& of, bool borrows_pages) {
   return all;
 }
 
-TEST(SumMemory, ChangesNoBitOfTraining) {
+TEST(PassingMemory, ChangesNoBitOfTraining) {
   for (const SumsCase& of : {SumsCase{0, 2}, SumsCase{1, 3, 2}, SumsCase{2, 2, 2}, SumsCase{3, 3},
                              SumsCase{3, 4, 2, 2}, SumsCase{2, 2, 1, 0, at::kBFloat16}}) {
     const std::string kept = losses_of(of, false);
@@ -77,7 +77,7 @@ TEST(SumMemory, ChangesNoBitOfTraining) {
 
 // The ranks fail behind the last layers' gradients, while sums of those are on their way to memory that is
 // given back.
-TEST(SumMemory, ABackwardThatFailsEndsInItsError) {
+TEST(PassingMemory, ABackwardThatFailsEndsInItsError) {
   for (const int stage : {0, 3}) {
     const auto results = collect_ranks(2, [&](const zero::Mesh& mesh) {
       zero::use_training_allocator();

@@ -1,4 +1,4 @@
-#include "sharding/sum_memory.h"
+#include "optim/passing_memory.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -15,7 +15,7 @@ constexpr int64_t kAlignmentNumel = 64;  // lines of their own for any dtype
 
 }  // namespace
 
-SumMemory::SumMemory(const std::vector<int64_t>& numels, const at::TensorOptions& options)
+PassingMemory::PassingMemory(const std::vector<int64_t>& numels, const at::TensorOptions& options)
     : tensors_(numels.size()) {
   const bool lends = keeps_freed_memory(options.device());
   int64_t all_numel = 0;
@@ -40,15 +40,15 @@ SumMemory::SumMemory(const std::vector<int64_t>& numels, const at::TensorOptions
   }
 }
 
-void SumMemory::hold(size_t unit) {
-  const at::Tensor& tensor = tensors_[unit];
+void PassingMemory::hold(size_t i) {
+  const at::Tensor& tensor = tensors_[i];
   if (lends_tensors_) obtain_memory(tensor);
   if (pages_ == nullptr) return;
   const auto begin = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
   pages_->hold(begin, begin + tensor.nbytes());
 }
 
-void SumMemory::release() {
+void PassingMemory::release() {
   if (pages_ != nullptr) pages_->release();
   if (!lends_tensors_) return;
   for (const at::Tensor& tensor : tensors_) release_memory(tensor);
