@@ -66,6 +66,15 @@ TEST(ConfigErrors, WholeKeysAreCompared) {
   EXPECT_EQ(error_of("{\"optimizer\": {\"params\": {\"max_grad_norm\": 1}}}"),
             "config error: f:1: optimizer.params.max_grad_norm: expected a known key, got \"max_grad_norm\"; "
             "docs/configuration.md has all keys");
+  // Of another section's key only the last word is like this one.
+  EXPECT_EQ(
+      error_of("{\"logging\": {\"stag\": 1}}"),
+      "config error: f:1: logging.stag: expected a known key, got \"stag\"; docs/configuration.md has all "
+      "keys");
+  EXPECT_EQ(
+      error_of("{\"residensy.split_master\": 1}"),
+      "config error: f:1: residensy.split_master: expected a known key, got \"residensy.split_master\"; "
+      "did you mean \"residency.split_master\"?");
 }
 
 TEST(ConfigErrors, ParametersOfAnotherTypeAreUnknown) {

@@ -64,6 +64,14 @@ TEST(OutputFile, ReplacesOnlyItsOwnKind) {
   EXPECT_EQ(entries_of(folder.path()), 5);
 }
 
+// Before there is anything to write, which may take hours.
+TEST(OutputFile, LooksFirst) {
+  const TemporaryDirectory folder;
+  const fs::path text = folder.write("text", "precious");
+  EXPECT_ERROR(OutputFile(text, &kSong), Config, "it exists and is not a song");
+  EXPECT_EQ(entries_of(folder.path()), 1);
+}
+
 TEST(OutputFile, LooksOnceMoreBeforeItReplaces) {
   const TemporaryDirectory folder;
   const fs::path song = folder.path() / "song";
