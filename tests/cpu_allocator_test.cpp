@@ -149,10 +149,38 @@ TEST(TrainingAllocator, CountsOnlyWhatItOpens) {
   EXPECT_EXIT(fill_under(RLIMIT_DATA, size_t{400} << 20, "VmData:"), ::testing::ExitedWithCode(0), "");
 }
 
+// In a process of its own: two tensors find memory at the C library's, as the range opens 64 MiB at a time;
+// once it may open, a third has its place at the range's beginning.
+void fill_where_the_range_stays_closed() {
+  constexpr int64_t kBytes = int64_t{16} << 20;
+  const at::Tensor statics = at::full({1}, 1.0F);
+  rlimit limits{status_bytes("VmData:") + (size_t{56} << 20), RLIM_INFINITY};
+  if (setrlimit(RLIMIT_DATA, &limits) != 0 || !zero::use_training_allocator()) _exit(2);
+  try {
+    const at::Tensor ones = at::full({kBytes / 4}, 1.0F), zeros = zero::detail::zeros(kBytes / 4, at::kFloat);
+    if (ones.ne(1).any().item<bool>() || zeros.ne(0).any().item<bool>()) _exit(3);
+    if (zero::cpu_allocator_stats().used_bytes != 0) _exit(4);
+    limits.rlim_cur = RLIM_INFINITY;
+    setrlimit(RLIMIT_DATA, &limits);
+    const at::Tensor more = at::full({kBytes / 4}, 2.0F);
+    if (zero::cpu_allocator_stats().span_bytes != kBytes) _exit(5);
+  } catch (const std::exception& error) {
+    std::fputs(error.what(), stderr);
+    _exit(1);
+  }
+  _exit(0);
+}
+
+TEST(TrainingAllocator, LeavesToTheCLibraryWhatFindsNoPlace) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(fill_where_the_range_stays_closed(), ::testing::ExitedWithCode(0), "");
+}
+
 // The map of the range is locked by other threads, whenever a process forks.
 TEST(TrainingAllocator, SurvivesAForkBesideOtherThreads) {
   zero::use_training_allocator();
-  // The first tensor of a process and of a thread makes statics of LibTorch, which has no handlers for a fork.
+  // The first tensor of a process and of a thread makes statics of LibTorch, which has no handlers for a
+  // fork.
   static_cast<void>(at::empty({1 << 16}));
   std::atomic<bool> started = false, done = false;
   std::thread other([&] {
