@@ -1,2 +1,2 @@
-zero_test(virtual TORCH USES virtual models seam compute base LIBS nlohmann_json::nlohmann_json
-          FILES virtual_description virtual_memory virtual_operators virtual_faults virtual_time virtual_models virtual_cost)
+zero_test(virtual TORCH USES virtual engine models seam compute base LIBS nlohmann_json::nlohmann_json
+          FILES virtual_description virtual_memory virtual_operators virtual_faults virtual_time virtual_models virtual_cost virtual_engine)

@@ -4,6 +4,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <string>
+#include <utility>
 
 #include "virtual/operator_call.h"
 #include "virtual/runtime.h"
@@ -43,7 +44,10 @@ Touch touch_of_either(Machine& owner, const at::Tensor& tensor) {
 void move_bytes(const at::Tensor& target, const at::Tensor& source) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(c10::DispatchKey::Fake));
+  // A queued copy may run while an operator of its thread takes memory: what it makes is the host's.
+  const Stamp* kernel = std::exchange(this_thread().kernel, nullptr);
   target.copy_(source);
+  this_thread().kernel = kernel;
 }
 
 void warn_of_unpinned(Machine& owner, const CopyPlan& plan, const at::Tensor& host) {

@@ -166,7 +166,7 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK(!call.has_host_tensors() || traits.is_index, traits.name,
               ": expected all tensors on virtual:", call.device(),
               ", but one is on the host; move it with to()");
-  if (traits.is_host_only)
+  if (traits.is_host_only && !owner.has_operator(traits.name))
     owner.note_fault(FaultKind::HostOnlyOperator,
                      traits.name +
                          " has a kernel for CPUs only and would read device memory there; register one "

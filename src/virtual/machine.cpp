@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/glob.h"
 #include "zero/error.h"
 
 namespace zero::virtual_device {
@@ -20,6 +21,11 @@ Machine::Machine(const DeviceDescription& description, const Options& options)
   work_.resize(devices);
   for (int device = 0; device < options.devices; ++device)
     arenas_.push_back(std::make_unique<Arena>(*this, device, static_cast<size_t>(options.capacity_bytes)));
+}
+
+bool Machine::has_operator(const std::string& name) const {
+  return std::any_of(options_.device_operators.begin(), options_.device_operators.end(),
+                     [&](const std::string& glob) { return glob_matches(glob, name); });
 }
 
 Stamp Machine::launch(int clock, const char* work) {

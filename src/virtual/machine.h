@@ -50,6 +50,7 @@ class Machine {
   struct Options {
     int devices;
     int64_t capacity_bytes;
+    std::vector<std::string> device_operators;  // globs
     bool checks, throw_on_fault, trace;
   };
   Machine(const DeviceDescription& description, const Options& options);
@@ -61,6 +62,8 @@ class Machine {
   int device_count() const { return options_.devices; }
   const DeviceDescription& description() const { return description_; }
   bool has_checks() const { return options_.checks; }
+  /// Whether the device has a kernel for a library's operator of which only the CPU's is registered.
+  bool has_operator(const std::string& name) const;
 
   // --- Order and time.
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/glob.h"
 #include "virtual/machine.h"
 #include "virtual/runtime.h"
 #include "zero/error.h"
@@ -33,9 +34,11 @@ VirtualDevices::VirtualDevices(const VirtualDeviceOptions& options) {
           std::to_string(capacity) + " is not from 1 to " + std::to_string(kMostCapacityBytes));
   require(options.description.flops_per_s.contains(Dtype::f32), ErrorKind::Config, "description",
           "has no figures", "read one with read_description()");
-  install(std::make_unique<Machine>(
-      options.description,
-      Machine::Options{options.devices, capacity, options.checks, options.throw_on_fault, options.trace}));
+  for (const std::string& glob : options.device_operators)
+    require(is_glob(glob), ErrorKind::Config, "device_operators", "\"" + glob + "\" is no pattern of names");
+  install(std::make_unique<Machine>(options.description,
+                                    Machine::Options{options.devices, capacity, options.device_operators,
+                                                     options.checks, options.throw_on_fault, options.trace}));
 }
 
 VirtualDevices::~VirtualDevices() { uninstall(); }

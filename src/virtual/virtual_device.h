@@ -26,6 +26,9 @@ struct VirtualDeviceOptions {
   int devices = 1;             // 1 to 8
   int64_t capacity_bytes = 0;  // of each device; 0: what the description says
   DeviceDescription description;
+  // Globs of libraries' operators that the device has kernels for, though only the CPU's are registered; any
+  // other such operator is a fault. Ours have CUDA kernels.
+  std::vector<std::string> device_operators = {"zero::*"};
   bool checks = true;           // without them only host accesses and time are watched
   bool throw_on_fault = false;  // the operator that finds a fault throws Error(Usage); else faults() has them
   bool trace = false;           // keep what trace_events() tells
