@@ -83,7 +83,7 @@ TEST(HfModelDirectory, LlamasShapeGoesThereAndBack) {
   const ModelConfig model = read(config);
   EXPECT_EQ(model.kv_heads, 8);
   EXPECT_EQ(model.rope_theta, 500000);
-  EXPECT_EQ(model.rope_scaling, (RopeScalingConfig{.factor = 32}));
+  EXPECT_EQ(model.rope_scaling, (RopeScaling{.factor = 32}));
   EXPECT_EQ(model.tied_head, true);
   EXPECT_EQ(read(Json::parse(config_text(model, Dtype::f32))), model);
 

@@ -11,6 +11,7 @@
 
 #include "zero/dtype.h"
 #include "zero/optimizer_rules.h"
+#include "zero/rope_scaling.h"
 
 namespace zero {
 
@@ -113,17 +114,6 @@ struct ParameterGroupConfig {
   bool operator==(const ParameterGroupConfig&) const = default;
 };
 
-/// `model.rope_scaling`: Llama 3's stretched rotations. A wave shorter than original_context /
-/// high_freq_factor stays, one longer than original_context / low_freq_factor is slowed down by `factor`, in
-/// between they are mixed.
-struct RopeScalingConfig {
-  double factor = 0;  // 0: none; else >= 1
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;      // > low_freq_factor
-  int64_t original_context = 8192;  // tokens the model was first trained with
-  bool operator==(const RopeScalingConfig&) const = default;
-};
-
 /// `model`. The key `size` names a preset; numbers given beside it win. `from` names a model directory of
 /// Hugging Face's, from which adopt_model() (hf_model.h) takes the rest.
 struct ModelConfig {
@@ -138,14 +128,14 @@ struct ModelConfig {
   int64_t head_width = 0;  // llama; 0: width / heads
   int64_t mlp_width = 0;   // llama, gpt_neox; 0: 4 * width
   double norm_epsilon = 1e-5;
-  double rope_theta = 10000;       // llama, gpt_neox
-  RopeScalingConfig rope_scaling;  // llama
-  double rotary_fraction = 0.25;   // gpt_neox: part of each head that is rotated
-  bool parallel_residual = true;   // gpt_neox
-  bool tanh_gelu = false;          // gpt_neox: GELU by its tanh approximation
-  std::optional<bool> tied_head;   // the head is the embedding; none: in gpt2 only
-  double dropout = 0;              // gpt2: 0..1
-  int64_t seed = -1;               // initialisation; -1: resolve() sets run.seed
+  double rope_theta = 10000;      // llama, gpt_neox
+  RopeScaling rope_scaling;       // llama
+  double rotary_fraction = 0.25;  // gpt_neox: part of each head that is rotated
+  bool parallel_residual = true;  // gpt_neox
+  bool tanh_gelu = false;         // gpt_neox: GELU by its tanh approximation
+  std::optional<bool> tied_head;  // the head is the embedding; none: in gpt2 only
+  double dropout = 0;             // gpt2: 0..1
+  int64_t seed = -1;              // initialisation; -1: resolve() sets run.seed
   bool operator==(const ModelConfig&) const = default;
 };
 

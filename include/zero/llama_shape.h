@@ -5,17 +5,9 @@
 
 #include <cstdint>
 
+#include "zero/rope_scaling.h"
+
 namespace zero {
-
-/// Llama 3's way to a longer context. A wave shorter than original_context / high_freq_factor stays, one
-/// longer than original_context / low_freq_factor is slowed down by `factor`, in between they are mixed.
-struct RopeScaling {
-  double factor = 0;  // 0: none
-  double low_freq_factor = 1, high_freq_factor = 4;
-  int64_t original_context = 8192;
-
-  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
-};
 
 struct LlamaShape {
   int64_t vocab_size = 32000;

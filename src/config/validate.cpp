@@ -42,7 +42,7 @@ void check_heads(const Config& c, Checks& checks) {
   const int64_t head_width = m.head_width > 0 ? m.head_width : m.width / m.heads;
   checks.expect(m.type != "llama" || !divides || head_width % 2 == 0, "model.head_width",
                 "an even number, as pairs are rotated", to_string(head_width));
-  const RopeScalingConfig& s = m.rope_scaling;
+  const RopeScaling& s = m.rope_scaling;
   checks.expect(s.factor == 0 || s.high_freq_factor > s.low_freq_factor,
                 "model.rope_scaling.high_freq_factor",
                 "more than low_freq_factor " + to_string(s.low_freq_factor), to_string(s.high_freq_factor));

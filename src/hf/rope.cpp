@@ -34,7 +34,7 @@ void read_rope(ConfigReader& reader, const std::string& theta_key, ModelConfig& 
   if (model.rotary_fraction > 1) reader.problem("rotary_pct", "at most 1");
 }
 
-nlohmann::ordered_json llama3_scaling(const RopeScalingConfig& scaling) {
+nlohmann::ordered_json llama3_scaling(const RopeScaling& scaling) {
   return {{"rope_type", "llama3"},
           {"factor", scaling.factor},
           {"low_freq_factor", scaling.low_freq_factor},

@@ -10,6 +10,6 @@ namespace zero::hf {
 void read_rope(ConfigReader& reader, const std::string& theta_key, ModelConfig& model);
 
 /// The value of `rope_scaling` for Llama 3's scaling.
-nlohmann::ordered_json llama3_scaling(const RopeScalingConfig& scaling);
+nlohmann::ordered_json llama3_scaling(const RopeScaling& scaling);
 
 }  // namespace zero::hf

@@ -7,7 +7,6 @@ namespace {
 
 ModelShape llama_shape_of(const ModelConfig& m) {
   const int64_t head_width = m.head_width > 0 ? m.head_width : m.width / m.heads;
-  const RopeScalingConfig& s = m.rope_scaling;
   return LlamaShape{.vocab_size = m.vocab_size,
                     .context_length = m.context_length,
                     .layers = m.layers,
@@ -18,10 +17,7 @@ ModelShape llama_shape_of(const ModelConfig& m) {
                     .mlp_width = m.mlp_width > 0 ? m.mlp_width : 4 * m.width,
                     .norm_epsilon = m.norm_epsilon,
                     .rope_theta = m.rope_theta,
-                    .rope_scaling = {.factor = s.factor,
-                                     .low_freq_factor = s.low_freq_factor,
-                                     .high_freq_factor = s.high_freq_factor,
-                                     .original_context = s.original_context},
+                    .rope_scaling = m.rope_scaling,
                     .tied_head = m.tied_head.value_or(false)};
 }
 
