@@ -174,7 +174,12 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
   EXPECT_EQ(error_of("{\"zero_optimization\": {\n\"offload_optimizer\": {\n\"device\": \"cpu\"}}}"),
             "unsupported error: f:3: zero_optimization.offload_optimizer.device: expected \"none\" or null, "
             "got \"cpu\"; "
-            "this version does not do zero_optimization.offload_optimizer.device = \"cpu\"");
+            "this version does not do zero_optimization.offload_optimizer.device = \"cpu\": give what is "
+            "expected, or remove the key");
+  EXPECT_EQ(
+      error_of("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\n\"amsgrad\": true}}}"),
+      "unsupported error: f:2: optimizer.params.amsgrad: expected false, got true; this version does not do "
+      "optimizer.params.amsgrad = true: give what is expected, or remove the key");
   // A wrong type is not a feature request.
   EXPECT_EQ(kind_of(R"({"fp16": {"enabled": 1}})"), ErrorKind::Config);
   EXPECT_EQ(kind_of(R"({"fp16": true})"), ErrorKind::Config);
@@ -256,8 +261,7 @@ TEST(ConfigErrors, AllProblemsAreReportedInTheOrderOfLines) {
       "config error: f:3: model.layerz: expected a known key, got \"layerz\"; did you mean \"layers\"?\n"
       "config error: f:4: zero_optimization.stage: expected an integer from 0 to 3, got 9\n"
       "unsupported error: f:5: fp16.enabled: expected false, got true; this version does not do fp16.enabled "
-      "= "
-      "true");
+      "= true: give what is expected, or remove the key");
 }
 
 TEST(ConfigErrors, SyntaxHasItsLine) {

@@ -113,7 +113,8 @@ void Reader::wrong_value(const Value& value, const std::string& path, const std:
 void Reader::unsupported(const Value& value, const std::string& path, const std::string& expected) {
   problems.add(ErrorKind::Unsupported, value.place,
                path + ": expected " + expected + ", got " + describe(value),
-               "this version does not do " + path + " = " + describe(value));
+               "this version does not do " + path + " = " + describe(value) +
+                   ": give what is expected, or remove the key");
 }
 
 void Reader::unknown_key(const Member& member, const std::string& section,
