@@ -36,7 +36,7 @@ std::string head_of(const fs::path& path) {
   ::close(descriptor);
   errno = error;
   if (got < 0) fail_errno(path, "read");
-  return {bytes.data(), static_cast<size_t>(got)};
+  return std::string(bytes.data(), got);
 }
 
 }  // namespace
@@ -152,7 +152,7 @@ void OutputFile::write_all(const std::byte* bytes, size_t count, int64_t offset)
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail_with("write", errno);
     bytes += written;
-    count -= static_cast<size_t>(written);
+    count -= written;
     if (offset != kAtEnd) offset += written;
   }
 }

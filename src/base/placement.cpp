@@ -26,7 +26,7 @@ constexpr std::array<Placements, kStages> kCommonStages{{
 Placements placements_for(int stage, bool common) {
   require(stage >= 0 && stage < kStages, ErrorKind::Config, "stage",
           "expected 0, 1, 2 or 3, got " + std::to_string(stage));
-  return (common ? kCommonStages : kApartStages)[static_cast<size_t>(stage)];
+  return (common ? kCommonStages : kApartStages)[stage];
 }
 
 int stage_that_shards_parameters() {

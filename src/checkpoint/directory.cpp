@@ -116,7 +116,7 @@ void clean(const fs::path& directory, const fs::path& current, int keep_last) no
   if (keep_last <= 0) return;
   std::sort(checkpoints.begin(), checkpoints.end(),
             [](const Found& a, const Found& b) { return a.name.step > b.name.step; });
-  for (size_t i = static_cast<size_t>(keep_last); i < checkpoints.size(); ++i)
+  for (int64_t i = keep_last; i < std::ssize(checkpoints); ++i)
     if (checkpoints[i].path.filename() != current.filename()) remove_checkpoint(checkpoints[i]);
 } catch (...) {
   // Nothing that is published depends on it.

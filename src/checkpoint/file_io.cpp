@@ -68,7 +68,7 @@ void File::write(std::span<const std::byte> bytes) {
       continue;
     }
     if (written < 0) fail_errno(path_, "write");
-    bytes = bytes.subspan(static_cast<size_t>(written));
+    bytes = bytes.subspan(written);
   }
 }
 
@@ -78,7 +78,7 @@ void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail_errno(path_, "write");
     offset += written;
-    bytes = bytes.subspan(static_cast<size_t>(written));
+    bytes = bytes.subspan(written);
   }
 }
 
@@ -101,7 +101,7 @@ void File::read_at(int64_t offset, std::span<std::byte> out) const {
             "the file ends at byte " + std::to_string(offset) + ", " + std::to_string(out.size()) +
                 " bytes are missing");
     offset += got;
-    out = out.subspan(static_cast<size_t>(got));
+    out = out.subspan(got);
   }
 }
 
@@ -157,7 +157,7 @@ std::string read_text(const std::filesystem::path& path, int64_t most_bytes) {
   int64_t bytes = file.identity().bytes;
   require(bytes <= most_bytes, ErrorKind::Corrupt, path.string(),
           std::to_string(bytes) + " bytes, more than the " + std::to_string(most_bytes) + " allowed");
-  std::string text(static_cast<size_t>(bytes), '\0');
+  std::string text(bytes, '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
 }

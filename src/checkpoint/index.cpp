@@ -108,10 +108,10 @@ int64_t block_count(int64_t bytes) { return (bytes + kChecksumBytes - 1) / kChec
 
 std::vector<uint64_t> checksums_of(std::span<const std::byte> bytes) {
   std::vector<uint64_t> checksums;
-  checksums.reserve(static_cast<size_t>(block_count(static_cast<int64_t>(bytes.size()))));
+  checksums.reserve(block_count(std::ssize(bytes)));
   for (size_t begin = 0; begin < bytes.size(); begin += kChecksumBytes)
-    checksums.push_back(XXH3_64bits(bytes.data() + begin,
-                                    std::min(static_cast<size_t>(kChecksumBytes), bytes.size() - begin)));
+    checksums.push_back(
+        XXH3_64bits(bytes.data() + begin, std::min<size_t>(kChecksumBytes, bytes.size() - begin)));
   return checksums;
 }
 

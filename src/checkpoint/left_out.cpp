@@ -36,7 +36,7 @@ uint64_t fingerprint_of(const void* elements, int64_t numel, int64_t width, int6
   uint64_t sum = 0;
   for (int64_t i = 0; i < numel; ++i) {
     uint64_t bits = 0;
-    std::memcpy(&bits, bytes + i * width, static_cast<size_t>(width));
+    std::memcpy(&bits, bytes + i * width, width);
     sum += term_of(static_cast<uint64_t>(begin + i), bits);
   }
   return sum;

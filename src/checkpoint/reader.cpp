@@ -168,7 +168,7 @@ std::optional<DamagedPiece> CheckpointReader::State::check_blocks(const PieceOf&
   std::vector<uint64_t> found = checksums_of(bytes);
   int64_t first = begin / kChecksumBytes;
   for (size_t i = 0; i < found.size(); ++i) {
-    uint64_t expected = of.piece.checksums[static_cast<size_t>(first) + i];
+    uint64_t expected = of.piece.checksums[first + i];
     if (found[i] == expected) continue;
     return DamagedPiece{
         .tensor = of.tensor,
@@ -206,15 +206,13 @@ void CheckpointReader::State::read_runs(const PieceOf& of, CommonRuns runs, std:
                     end = std::min(begin + kChecksumBytes, of.bytes), stop = std::min(end, to);
       const bool straight = at == begin && end <= to;
       if (begin != in_room) {
-        if (!straight) room.resize(static_cast<size_t>(end - begin));
-        const auto block =
-            straight ? std::span(target + (at - from), static_cast<size_t>(end - begin)) : std::span(room);
+        if (!straight) room.resize(end - begin);
+        const auto block = straight ? std::span(target + (at - from), end - begin) : std::span(room);
         read_at(*file, of.piece.offset_bytes + begin, block);
         require_good(check_blocks(of, begin, block));
         if (!straight) in_room = begin;
       }
-      if (!straight)
-        std::memcpy(target + (at - from), room.data() + (at - begin), static_cast<size_t>(stop - at));
+      if (!straight) std::memcpy(target + (at - from), room.data() + (at - begin), stop - at);
       at = stop;
     }
   }
@@ -224,7 +222,7 @@ std::optional<DamagedPiece> CheckpointReader::State::check_piece(const PieceOf& 
                                                                  std::span<std::byte> buffer) const {
   const std::shared_ptr<OpenFile> file = open(of.piece.file);
   for (int64_t begin = 0; begin < of.bytes; begin += kReadBytes) {
-    auto part = buffer.first(static_cast<size_t>(std::min(kReadBytes, of.bytes - begin)));
+    auto part = buffer.first(std::min(kReadBytes, of.bytes - begin));
     read_at(*file, of.piece.offset_bytes + begin, part);
     if (auto damage = check_blocks(of, begin, part)) return damage;
   }
@@ -286,7 +284,7 @@ std::vector<DamagedPiece> CheckpointReader::find_damage() const {
   std::iota(order.begin(), order.end(), size_t{0});
   auto place = [&](size_t i) { return std::tie(pieces[i].piece.file, pieces[i].piece.offset_bytes); };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
-  std::vector<std::byte> buffer(static_cast<size_t>(kReadBytes));
+  std::vector<std::byte> buffer(kReadBytes);
   std::vector<DamagedPiece> damaged;
   for (size_t i : order)
     if (auto damage = state_->check_piece(pieces[i], buffer)) damaged.push_back(std::move(*damage));

@@ -67,7 +67,7 @@ std::vector<NewTensor> flat_tensors(const std::vector<const TensorPiece*>& order
 std::vector<uint64_t> write_hashed(BlockWriter& file, std::span<const std::byte> bytes) {
   std::vector<uint64_t> checksums;
   while (!bytes.empty()) {
-    auto block = bytes.first(std::min(bytes.size(), static_cast<size_t>(kChecksumBytes)));
+    auto block = bytes.first(std::min<size_t>(bytes.size(), kChecksumBytes));
     checksums.push_back(checksums_of(block).front());
     file.add(block);
     bytes = bytes.subspan(block.size());
@@ -171,9 +171,10 @@ ShardManifest CheckpointWriter::write_shard(const fs::path& temporary, int rank,
   try {
     file.add(std::as_bytes(std::span(header)));
     for (const TensorPiece* piece : order) {
-      auto bytes = static_cast<size_t>(piece->range.numel * itemsize(piece->dtype));
+      const std::span bytes(static_cast<const std::byte*>(piece->data),
+                            piece->range.numel * itemsize(piece->dtype));
       int64_t offset = file.position();
-      auto checksums = write_hashed(file, {static_cast<const std::byte*>(piece->data), bytes});
+      auto checksums = write_hashed(file, bytes);
       manifest.tensors.at(piece->name)
           .pieces.push_back({manifest.file, piece->range, offset, std::move(checksums)});
     }

@@ -74,7 +74,7 @@ bool parse_byte_text(std::string_view text, int64_t& out) {
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, amount);
   if (error != std::errc() || !std::isfinite(amount) || amount < 0) return false;
-  std::string_view unit(rest, static_cast<size_t>(end - rest));
+  std::string_view unit(rest, end);
   while (unit.starts_with(' ')) unit.remove_prefix(1);
   for (const ByteUnit& known : kByteUnits) {
     if (!equal_ignoring_case(unit, known.name)) continue;

@@ -32,7 +32,7 @@ std::string read_text(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   require(!file.bad(), ErrorKind::Io, path,
           std::string("cannot read the configuration: ") + std::strerror(errno));
-  text.resize(static_cast<size_t>(file.gcount()));
+  text.resize(file.gcount());
   return text;
 }
 

@@ -106,7 +106,7 @@ void Bpe::set_byte_ids(const TokenizerSpec& spec) {
 }
 
 const std::string* Bpe::bytes_of(int32_t id) const {
-  if (id < 0 || static_cast<size_t>(id) >= bytes_.size() || !bytes_[id]) return nullptr;
+  if (id < 0 || id >= std::ssize(bytes_) || !bytes_[id]) return nullptr;
   return &*bytes_[id];
 }
 

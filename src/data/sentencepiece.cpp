@@ -64,7 +64,7 @@ class SentencePiece : public Tokenizer::Impl {
   }
 
   const std::string* bytes_of(int32_t id) const override {
-    return id < 0 || id >= std::ssize(bytes_) ? nullptr : &bytes_[static_cast<size_t>(id)];
+    return id < 0 || id >= std::ssize(bytes_) ? nullptr : &bytes_[id];
   }
 
   const Vocabulary& vocabulary() const override { return vocabulary_; }

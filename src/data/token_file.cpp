@@ -165,8 +165,7 @@ void TokenFile::verify() const {
           "copy it again, or tokenize the text again");
   int32_t piece[4096];
   for (int64_t first = 0; first < size(); first += std::ssize(piece)) {
-    read(first,
-         std::span(piece).first(static_cast<size_t>(std::min<int64_t>(std::ssize(piece), size() - first))));
+    read(first, std::span(piece).first(std::min<int64_t>(std::ssize(piece), size() - first)));
   }
 }
 

@@ -88,7 +88,7 @@ void convert(Dtype from, std::span<const std::byte> in, Dtype to, std::vector<st
     return;
   }
   require(is_convertible(from, to), ErrorKind::Internal, place, "no conversion between these types");
-  const auto step = static_cast<size_t>(itemsize(from)), width = static_cast<size_t>(itemsize(to));
+  const size_t step = itemsize(from), width = itemsize(to);
   const size_t count = in.size() / step, begin = out.size();
   out.resize(begin + count * width);
   for (size_t i = 0; i < count; ++i) {

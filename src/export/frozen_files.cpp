@@ -30,7 +30,7 @@ FrozenFiles::FrozenFiles(const std::filesystem::path& directory, const checkpoin
 
 void FrozenFiles::read(const std::string& name, int64_t begin, int64_t numel,
                        std::vector<std::byte>& out) const {
-  std::vector<float> values(static_cast<size_t>(numel));
+  std::vector<float> values(numel);
   const Parameter& parameter = parameters_.at(name);
   weights_.read(parameter.stored, BoxRange::flat(parameter.shape, begin, numel), values);
   convert(Dtype::f32, std::as_bytes(std::span(values)), dtype_, out, name);

@@ -24,10 +24,10 @@ Matrix read_matrix(const CheckpointReader& reader, const std::string& name) {
   const StoredTensor& stored = found->second;
   Matrix matrix{.rows = stored.shape[0], .columns = stored.shape[1], .values = {}};
   const int64_t numel = matrix.rows * matrix.columns;
-  std::vector<std::byte> bytes(static_cast<size_t>(numel * itemsize(stored.dtype))), wide;
+  std::vector<std::byte> bytes(numel * itemsize(stored.dtype)), wide;
   reader.read(name, BoxRange::whole(stored.shape), bytes.data());
   convert(stored.dtype, bytes, Dtype::f32, wide, name);
-  matrix.values.resize(static_cast<size_t>(numel));
+  matrix.values.resize(numel);
   std::memcpy(matrix.values.data(), wide.data(), wide.size());
   return matrix;
 }
@@ -36,8 +36,7 @@ void transpose(Matrix& matrix) {
   std::vector<float> turned(matrix.values.size());
   for (int64_t i = 0; i < matrix.rows; ++i)
     for (int64_t j = 0; j < matrix.columns; ++j)
-      turned[static_cast<size_t>(j * matrix.rows + i)] =
-          matrix.values[static_cast<size_t>(i * matrix.columns + j)];
+      turned[j * matrix.rows + i] = matrix.values[i * matrix.columns + j];
   matrix.values = std::move(turned);
   std::swap(matrix.rows, matrix.columns);
 }
@@ -61,13 +60,13 @@ LowRankUpdate::LowRankUpdate(const CheckpointReader& reader, const LowRank& adap
   columns_ = right.columns;
   left_ = std::move(left.values);
   right_ = std::move(right.values);
-  sum_.resize(static_cast<size_t>(columns_));
+  sum_.resize(columns_);
 }
 
 void LowRankUpdate::add_to(int64_t begin, std::span<float> values) {
   while (!values.empty()) {
     const int64_t row = begin / columns_, column = begin % columns_;
-    const auto count = std::min(values.size(), static_cast<size_t>(columns_ - column));
+    const auto count = std::min<size_t>(values.size(), columns_ - column);
     add_to_row(row, column, values.first(count));
     begin += static_cast<int64_t>(count);
     values = values.subspan(count);
@@ -78,7 +77,7 @@ void LowRankUpdate::add_to_row(int64_t row, int64_t first_column, std::span<floa
   const std::span<float> sum = std::span(sum_).first(values.size());
   std::fill(sum.begin(), sum.end(), 0.0f);
   for (int64_t k = 0; k < rank_; ++k) {
-    const float factor = left_[static_cast<size_t>(row * rank_ + k)];
+    const float factor = left_[row * rank_ + k];
     const float* line = right_.data() + k * columns_ + first_column;
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * line[i];
   }

@@ -40,7 +40,7 @@ void TensorSource::read_stored(const ExportedTensor& tensor, LowRankUpdate* upda
       ++piece;
     const bool is_flat = piece != stored.pieces.end() && piece->range.box == whole.box;
     const int64_t numel = std::min(most, (is_flat ? piece->range.end() : whole.numel) - begin);
-    read_.resize(static_cast<size_t>(numel * item));
+    read_.resize(numel * item);
     reader_.read(tensor.stored, whole.part(begin, numel), read_.data());
     hand_out(tensor, stored.dtype, begin, update, sink);
     begin += numel;

@@ -120,7 +120,7 @@ void Weights::read(const std::string& name, const BoxRange& range, std::span<flo
   while (const auto run = runs.next()) {
     for (int64_t done = 0; done < run->numel;) {
       const int64_t from = run->from_a + done, left = run->numel - done;
-      const auto target = out.subspan(static_cast<size_t>(run->from_b + done), static_cast<size_t>(left));
+      const auto target = out.subspan(run->from_b + done, left);
       if (from >= end && dtype == Dtype::f32 && left >= kWindowNumel) {
         file.read_at(tensor->begin_byte + from * size, std::as_writable_bytes(target));
         break;
@@ -129,12 +129,11 @@ void Weights::read(const std::string& name, const BoxRange& range, std::span<flo
         const bool dense = (runs.end_a() - from) / kMostSparse <= left + runs.numel();
         begin = from;
         end = std::min(from + kWindowNumel, dense ? runs.end_a() : from + left);
-        window.resize(static_cast<size_t>((end - begin) * size));
+        window.resize((end - begin) * size);
         file.read_at(tensor->begin_byte + begin * size, window);
       }
       const int64_t count = std::min(left, end - from);
-      to_floats(dtype, std::span(window).subspan(static_cast<size_t>((from - begin) * size)),
-                target.first(static_cast<size_t>(count)));
+      to_floats(dtype, std::span(window).subspan((from - begin) * size), target.first(count));
       done += count;
     }
   }

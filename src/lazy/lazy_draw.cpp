@@ -49,7 +49,7 @@ class Pieces {
       at::AutoDispatchBelowADInplaceOrView below_autograd;  // of this thread
       at::Generator generator = at::detail::createCPUGenerator();
       for (int64_t i = first; i < last; ++i) {
-        const Piece& piece = pieces_[static_cast<size_t>(i)];
+        const Piece& piece = pieces_[i];
         generator.get<at::CPUGeneratorImpl>()->set_engine(piece.stream);
         at::Tensor part = flat.narrow(0, piece.begin, piece.numel);
         if (draw.kind == Draw::Kind::Normal)

@@ -23,8 +23,8 @@ bool overwrites_target(const c10::OperatorHandle& op, const at::Tensor& target) 
       "aten::copy_",      "aten::random_",      "aten::log_normal_", "aten::cauchy_",
       "aten::geometric_", "aten::exponential_", "aten::bernoulli_"};
   return kNames.contains(operator_name(op)) && target.is_non_overlapping_and_dense() &&
-         static_cast<size_t>(target.numel() * target.element_size()) ==
-             target.unsafeGetTensorImpl()->unsafe_storage().nbytes();
+         std::cmp_equal(target.numel() * target.element_size(),
+                        target.unsafeGetTensorImpl()->unsafe_storage().nbytes());
 }
 
 TensorRef ref_of(const at::Tensor& tensor, int64_t storage) {
@@ -160,10 +160,8 @@ void Tape::run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack
     value = value.isGenerator() ? c10::IValue()  // a CPU generator has no say over shapes
                                 : with_tensors(value, meta_like);
   }
-  if (auto device = op.schema().argumentIndexWithName("device"))
-    shapes[static_cast<size_t>(*device)] = c10::Device(at::kMeta);
-  if (auto pinned = op.schema().argumentIndexWithName("pin_memory"))
-    shapes[static_cast<size_t>(*pinned)] = c10::IValue();
+  if (auto device = op.schema().argumentIndexWithName("device")) shapes[*device] = c10::Device(at::kMeta);
+  if (auto pinned = op.schema().argumentIndexWithName("pin_memory")) shapes[*pinned] = c10::IValue();
   try {
     op.callBoxed(&shapes);
   } catch (const c10::NotImplementedError&) {
@@ -208,7 +206,7 @@ torch::jit::Stack Tape::run_for_shapes(const c10::OperatorHandle& op, const torc
 void Tape::run_on_values(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base) {
   Entry entry = make_entry(op, stack, base);
   Wanted wanted;
-  for (int64_t id : entry.reads) wanted[id] = {0, storage_nbytes_[static_cast<size_t>(id)]};
+  for (int64_t id : entry.reads) wanted[id] = {0, storage_nbytes_[id]};
   std::set<int64_t> needed(entry.reads.begin(), entry.reads.end());
   bool random = entry.random;
   for (auto past = entries_.rbegin(); past != entries_.rend(); ++past) {

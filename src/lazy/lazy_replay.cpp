@@ -74,12 +74,11 @@ class Mappings : public std::enable_shared_from_this<Mappings> {
 
 c10::Storage fresh_storage(Mappings& mappings, int64_t nbytes) {
   constexpr int64_t kFromSystem = 1 << 16;
-  const auto bytes = static_cast<size_t>(nbytes);
   c10::Allocator* allocator = c10::GetAllocator(c10::kCPU);
   if (nbytes < kFromSystem)
-    return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, allocator->allocate(bytes), allocator,
+    return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, allocator->allocate(nbytes), allocator,
                         false);
-  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, mappings.allocate(bytes), nullptr, false);
+  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, mappings.allocate(nbytes), nullptr, false);
 }
 
 // Operators that only allocate: their results get memory when something is written to it.
@@ -138,8 +137,7 @@ struct Tape::Replay {
   const c10::Storage& storage(int64_t id) {
     auto found = values.find(id);
     if (found != values.end()) return found->second;
-    return values.emplace(id, fresh_storage(*mappings, tape.storage_nbytes_[static_cast<size_t>(id)]))
-        .first->second;
+    return values.emplace(id, fresh_storage(*mappings, tape.storage_nbytes_[id])).first->second;
   }
 
   torch::jit::Stack arguments_of(const Entry& entry) {

@@ -96,7 +96,7 @@ std::vector<TokenProbability> next_token_distribution(std::span<const float> log
     const float left = logits[a.token], right = logits[b.token];
     return left != right ? left > right : a.token < b.token;
   });
-  const size_t k = static_cast<size_t>(options.top_k);
+  const size_t k = options.top_k;
   keep(tokens, k > 0 ? std::min(k, tokens.size()) : tokens.size());
   if (options.top_p < 1) keep(tokens, nucleus(tokens, options.top_p));
   return tokens;
@@ -119,7 +119,7 @@ std::vector<int64_t> go_on(const TextLogits& logits_of, std::span<const int64_t>
   std::vector<int64_t> text(prompt.begin(), prompt.end());
   for (int64_t i = 0; i < options.max_new_tokens; i++) {
     const auto logits = last_logits(logits_of(text));
-    const std::span<const float> values(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
+    const std::span<const float> values(logits.const_data_ptr<float>(), logits.numel());
     const int64_t drawn = draw(next_token_distribution(values, options), generator);
     const int64_t next = together.agree ? together.agree(drawn) : drawn;
     if (std::ranges::find(options.stop_tokens, next) != options.stop_tokens.end()) break;

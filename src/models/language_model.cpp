@@ -35,8 +35,8 @@ std::pair<torch::Tensor, torch::Tensor> KeyValueCache::append(int64_t layer, con
   const int64_t end = length_ + keys.size(2);
   require(end <= capacity_, ErrorKind::Usage, "key-value cache",
           std::to_string(end) + " positions do not fit its " + std::to_string(capacity_));
-  if (std::ssize(layers_) <= layer) layers_.resize(static_cast<size_t>(layer) + 1);
-  Layer& held = layers_[static_cast<size_t>(layer)];
+  if (std::ssize(layers_) <= layer) layers_.resize(layer + 1);
+  Layer& held = layers_[layer];
   const auto room = [&](const torch::Tensor& part) {
     return torch::empty({part.size(0), part.size(1), capacity_, part.size(3)}, part.options());
   };
@@ -87,7 +87,7 @@ torch::Tensor LanguageModel::run_blocks(torch::Tensor x, int64_t first, int64_t 
 
 // The only place that runs a block.
 torch::Tensor LanguageModel::apply_block(const torch::Tensor& x, const BlockContext& context, int64_t layer) {
-  return blocks()[static_cast<size_t>(layer)]->as<TransformerBlock>()->forward(x, context, layer);
+  return blocks()[layer]->as<TransformerBlock>()->forward(x, context, layer);
 }
 
 torch::Tensor LanguageModel::last_part(const torch::Tensor& x) {

@@ -55,7 +55,7 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
     options.stage = stage;
     options.shard_group_ranks =
         placements_for(stage).optimizer == Placement::Shard ? config.parallel.shard_group_ranks : 0;
-    plan.stages[static_cast<size_t>(stage)] = make_plan(model, options, places, optimizer);
+    plan.stages[stage] = make_plan(model, options, places, optimizer);
   }
   plan.activations =
       activation_bytes(shape_of(config), config.train_micro_batch_size, config.data.sequence_length, dtype);

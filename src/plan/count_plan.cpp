@@ -80,7 +80,7 @@ CountPlan plan_from_count(const CountOptions& options) {
   check(options);
   CountPlan plan{.options = options, .stages = {}};
   for (int stage = 0; stage < kStages; ++stage) {
-    CountStage& row = plan.stages[static_cast<size_t>(stage)];
+    CountStage& row = plan.stages[stage];
     row = bytes_of(options, stage);
     row.traffic_elements = traffic_of(options, placements_for(stage));
     if (!options.memory_bytes) continue;

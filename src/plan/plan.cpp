@@ -209,8 +209,7 @@ RankPlaces RankPlaces::of(std::span<const int> memories, bool on_cpu) {
   const int ranks = static_cast<int>(memories.size());
   int together = ranks;
   for (int rank = 1; rank < ranks; ++rank)
-    if (memories[static_cast<size_t>(rank)] != memories[static_cast<size_t>(rank) - 1])
-      together = std::gcd(together, rank);
+    if (memories[rank] != memories[rank - 1]) together = std::gcd(together, rank);
   return {.ranks = ranks, .together = together, .on_cpu = on_cpu};
 }
 

@@ -90,7 +90,7 @@ std::string to_json(const CountPlan& plan) {
 }
 
 std::string to_json(const ConfigPlan& plan) {
-  const Plan& chosen = plan.stages[static_cast<size_t>(plan.chosen_stage)];
+  const Plan& chosen = plan.stages[plan.chosen_stage];
   Json json{{"model", plan.model},
             {"types", plan.types},
             {"parameters", plan.parameters},

@@ -142,7 +142,7 @@ std::string to_text(const CountPlan& plan) {
 }
 
 std::string to_text(const ConfigPlan& plan) {
-  const Plan& chosen = plan.stages[static_cast<size_t>(plan.chosen_stage)];
+  const Plan& chosen = plan.stages[plan.chosen_stage];
   std::string text = plan.model + ": " + plural(plan.parameters, "parameter") + "; " + plan.types + "\n" +
                      plural(chosen.ranks, "rank") +
                      (plan.hosts > 1 ? " on " + plural(plan.hosts, "host") : std::string()) +

@@ -76,7 +76,7 @@ class GatherCount {
   Played play(ResidencyPolicy& policy, int64_t micro_batches) const {
     Played played{.counts = std::vector<int64_t>(options_.unit_bytes.size()), .ends = {}};
     const auto count = [&](const ResidencyPolicy::Actions& actions) {
-      for (int unit : actions.fetch) ++played.counts[static_cast<size_t>(unit)];
+      for (int unit : actions.fetch) ++played.counts[unit];
     };
     count(policy.begin_pass(ResidencyPolicy::Pass::Train));
     for (int64_t i = 0; i < micro_batches; ++i) {

@@ -13,7 +13,7 @@ Batch read_batch(const TokenFile& file, std::span<const int64_t> first_tokens, i
   const auto samples = static_cast<int64_t>(first_tokens.size());
   const int64_t length = sequence_length + 1;
   at::Tensor both = at::empty({samples, length}, at::kLong);
-  std::vector<int32_t> ids(static_cast<size_t>(length));
+  std::vector<int32_t> ids(length);
   auto* out = both.mutable_data_ptr<int64_t>();
   for (const int64_t first : first_tokens) {
     file.read(first, ids);

@@ -26,7 +26,7 @@ class FileValues : public InitialValues {
 
   void read(const std::string& name, const BoxRange& range, at::Tensor out) const override {
     const Place& place = places_.at(name);
-    place.weights->read(place.stored_name, range, {out.data_ptr<float>(), static_cast<size_t>(out.numel())});
+    place.weights->read(place.stored_name, range, std::span(out.data_ptr<float>(), out.numel()));
   }
 
  private:

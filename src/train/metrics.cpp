@@ -70,7 +70,7 @@ void MetricsFile::append(const std::string& line) {
     const ssize_t wrote = ::write(descriptor_, text.data() + done, text.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) fail_errno(path_, "write");
-    done += static_cast<size_t>(wrote);
+    done += wrote;
   }
 }
 

@@ -16,7 +16,7 @@ template <class... Values>
 std::string format(const char* pattern, Values... values) {
   std::array<char, 160> text{};
   const int size = std::snprintf(text.data(), text.size(), pattern, values...);
-  return {text.data(), static_cast<size_t>(std::clamp(size, 0, static_cast<int>(text.size()) - 1))};
+  return std::string(text.data(), std::clamp<int64_t>(size, 0, std::ssize(text) - 1));
 }
 
 int columns_of(std::FILE* out) {
@@ -53,7 +53,7 @@ Progress::~Progress() {
 std::string bar_line(const std::vector<std::string>& fields, double done, int columns) {
   constexpr size_t kShortBar = 10, kLongBar = 20, kFrame = 3;  // "[", "] "
   constexpr size_t kBeforeBar = 3;                             // fields that matter more than the bar
-  const size_t room = static_cast<size_t>(std::max(1, columns));
+  const size_t room = std::max(1, columns);
   std::string text = fields.front().substr(0, room);
   size_t bar = 0, shown = 1;
   const auto fits = [&](size_t more) { return text.size() + (bar ? bar + kFrame : 0) + more <= room; };
