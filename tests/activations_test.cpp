@@ -71,6 +71,8 @@ class Activations : public ::testing::TestWithParam<int> {};
 
 TEST_P(Activations, AreWhatTheLayersKeep) {
   constexpr int64_t kFew = 2, kMany = 5;
+  // With LibTorch's operators Llama and GPT-NeoX keep one width a token and layer more, of 17 to 23.
+  const double more = CpuOperators::exist() ? 0.01 : 0.06;
   const auto which = static_cast<size_t>(GetParam());
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     const ModelShape few = shapes_of(kFew)[which], many = shapes_of(kMany)[which];
@@ -78,9 +80,10 @@ TEST_P(Activations, AreWhatTheLayersKeep) {
       return activation_bytes(shape, kBatch, kSequence, dtype);
     };
     const int64_t of_layers = measure(many, dtype).kept - measure(few, dtype).kept;
-    EXPECT_NEAR(static_cast<double>(of_layers) / static_cast<double>(planned(many).kept - planned(few).kept),
-                1, 0.01)
-        << to_string(dtype);
+    const double share =
+        static_cast<double>(of_layers) / static_cast<double>(planned(many).kept - planned(few).kept);
+    EXPECT_GE(share, 0.99) << to_string(dtype);
+    EXPECT_LE(share, 1 + more) << to_string(dtype);
     EXPECT_EQ(planned(many).loss, planned(few).loss);
   }
 }

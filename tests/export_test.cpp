@@ -301,6 +301,16 @@ TEST_F(Consolidate, CarriesThroughWhatTheModelDirectoryHad) {
     EXPECT_EQ(read_bytes(out() / "generation_config.json"), read_bytes(base / "generation_config.json"));
     EXPECT_EQ(fs::exists(out() / "chat_template.jinja"), tokenizer.empty());
   }
+  // Its ids mean other tokens where training has gone on with another tokenizer.
+  const std::string same = read_bytes(base / "tokenizer.json");
+  std::string other = same;
+  while (other.find("<|endoftext|>") != other.npos)
+    other.replace(other.find("<|endoftext|>"), 13, "<|endoftxet|>");
+  write_file(base / "tokenizer.json", other);
+  const auto retrained = made_of((folder_.path() / "tokenizer").string(), {});
+  EXPECT_EQ(retrained["eos_token_id"], *Tokenizer::load(tokenizer()).end_of_text());
+  EXPECT_FALSE(retrained.contains("pad_token_id"));
+  write_file(base / "tokenizer.json", same);
   fs::rename(base, folder_.path() / "moved");
   EXPECT_ERROR(made_of("", {}), Config, "training began with a model directory there, and there is none now");
   EXPECT_EQ(made_of("", {.from = folder_.path() / "moved"})["eos_token_id"], nlohmann::json({299, 7}));
