@@ -17,7 +17,7 @@ namespace to = torch::optim;
 using testing::OptimizerModel;
 using Groups = std::vector<to::OptimizerParamGroup>;
 
-constexpr double kScale = 0.125;
+constexpr double kGradientScale = 0.125;
 
 struct Case {
   const char* name;
@@ -51,9 +51,9 @@ std::vector<Case> known_cases() {
 void step_both(OptimizerModel& model, ShardOptimizer& optimizer, to::Optimizer* plain, int step) {
   model.used[1] = step % 5 != 2;
   model.used[3] = step > 1;
-  model.set_gradients(step, kScale);
+  model.set_gradients(step, kGradientScale);
   const double lr = 0.02 / (1 + step);
-  optimizer.step({.gradient_scale = kScale, .lr = lr, .used = model.used});
+  optimizer.step({.gradient_scale = kGradientScale, .lr = lr, .used = model.used});
   if (!plain) return;
   for (auto& group : plain->param_groups()) group.options().set_lr(lr);
   plain->step();
@@ -130,8 +130,8 @@ TEST(TorchOptimizer, GroupsHaveTheirOwnRateAndDecay) {
   OptimizerModel model(at::kFloat, at::kFloat, {1, 0, 2, 0, 0});
   const auto spec = make_case<to::SGD>("SGD", to::SGDOptions(0.1).weight_decay(0.5), {}).spec;
   const auto optimizer = make_test_optimizer(spec, groups, model.shards, OptimizerModel::kParameters);
-  model.set_gradients(0, kScale);
-  optimizer->step({.gradient_scale = kScale, .lr = 0.1, .used = model.used});
+  model.set_gradients(0, kGradientScale);
+  optimizer->step({.gradient_scale = kGradientScale, .lr = 0.1, .used = model.used});
   const double lr[] = {0.5, 0.1, 0.025, 0.1}, decay[] = {0.5, 0.5, 0, 0.5};
   for (int i = 0; i < 4; ++i) {
     const at::Tensor before = model.plain[i].detach(), gradient = model.plain[i].grad() + decay[i] * before;
@@ -144,8 +144,8 @@ TEST(TorchOptimizer, ScheduledBetasReachAdamOnly) {
   const auto cases = known_cases();
   const auto adam = make_test_optimizer(cases[1].spec, {}, model.shards, OptimizerModel::kParameters);
   const auto sgd = make_test_optimizer(cases[2].spec, {}, model.shards, OptimizerModel::kParameters);
-  model.set_gradients(0, kScale);
-  const StepInput input{.gradient_scale = kScale, .lr = 0.1, .used = model.used, .betas = Betas{0.5, 0.75}};
+  model.set_gradients(0, kGradientScale);
+  const StepInput input{.gradient_scale = kGradientScale, .lr = 0.1, .used = model.used, .betas = Betas{0.5, 0.75}};
   adam->step(input);
   EXPECT_TRUE(at::allclose(model.slice(adam.state()[0].values, 0), model.plain[0].grad() * 0.5));
   EXPECT_ERROR(sgd->step(input), Unsupported, "torch::optim::SGD has no betas");
@@ -176,9 +176,9 @@ TEST(TorchOptimizer, CustomOptimizersTrainButCannotBeSaved) {
   EXPECT_EQ(base_lr(spec), 0.1);
   EXPECT_EQ(optimizer_state_bytes(spec), std::nullopt);
   const auto optimizer = make_test_optimizer(spec, {}, model.shards, OptimizerModel::kParameters);
-  model.set_gradients(0, kScale);
+  model.set_gradients(0, kGradientScale);
   const at::Tensor before = model.master(0).clone();
-  optimizer->step({.gradient_scale = kScale, .lr = 0.25, .used = model.used});
+  optimizer->step({.gradient_scale = kGradientScale, .lr = 0.25, .used = model.used});
   EXPECT_TRUE(at::equal(model.master(0), before - 0.25 * model.plain[0].grad().sign()));
   EXPECT_ERROR(optimizer.state(), Unsupported, "SignDescent");
   EXPECT_ERROR(optimizer->set_parameter_steps(optimizer->parameter_steps()), Unsupported, "SignDescent");

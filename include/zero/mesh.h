@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +24,8 @@ struct GroupAccess;
 struct GroupState;
 struct MeshState;
 class WorkState;
+class Transport;
+struct TransportOptions;
 }  // namespace detail
 
 /// A collective under way. A default-constructed Work is finished. It keeps its tensors alive. Dropping it
@@ -128,6 +131,9 @@ struct MeshOptions {
   torch::Device device = torch::kCPU;  // CUDA: this rank uses device local_rank
   // "auto": shm inside a host and gloo across hosts on CPU, nccl on CUDA; or one of them by name.
   std::string transport = "auto";
+  // A transport of the caller's own (mesh/transport.h), in place of those by name: a device's that this
+  // library does not know. Empty: `transport`.
+  std::function<std::shared_ptr<detail::Transport>(const detail::TransportOptions&)> own_transport = {};
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of a collective, and of the rendezvous
   // Address the transport listens on. "": loopback where the rendezvous address is, else the address of this
   // host that packets to the rendezvous address leave from.

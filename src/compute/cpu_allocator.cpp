@@ -223,7 +223,7 @@ CpuAllocatorStats cpu_allocator_stats() {
 }
 
 bool keeps_freed_memory(c10::Device device) {
-  return device.is_cuda() || (device.is_cpu() && installed != nullptr);
+  return !device.is_cpu() || installed != nullptr;
 }
 
 }  // namespace zero

@@ -157,12 +157,14 @@ void connect_world(MeshState& state) {
   std::string interface = state.options.interface_address;
   if (interface.empty()) interface = detail::outgoing_address(rendezvous.address);
   // What can fail on this host alone fails before the others are met.
-  state.transport = detail::make_transport(state.options.transport, {interface, state.device, timeout});
+  const detail::TransportOptions transport{interface, state.device, timeout};
+  state.transport = state.options.own_transport ? state.options.own_transport(transport)
+                                                : detail::make_transport(state.options.transport, transport);
   auto store = detail::open_store(rendezvous, timeout);
   std::string prefix = detail::mesh_prefix(store, rendezvous, timeout);
   state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   std::string greeting = axes_text(state.axes) + ", transport " + state.options.transport + " on " +
-                         std::string(state.device.is_cuda() ? "cuda" : "cpu");
+                         c10::DeviceTypeName(state.device.type(), /*lower_case=*/true);
   auto greetings = detail::meet(state.store, rendezvous, greeting + place_lines(state.options.host), timeout);
   const Places places = take_places(greetings, rendezvous.rank);
   state.hosts = places.hosts;

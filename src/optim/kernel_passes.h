@@ -40,7 +40,7 @@ at::Tensor direction_partials(const RuleMemory& memory, int64_t begin, int64_t e
   const auto& kernel = kernels::best_kernels().of<Rule>();
   const at::Tensor partials = at::empty({blocks_of(end - begin), kSums}, at::kDouble);
   double* const sums = partials.mutable_data_ptr<double>();
-  parallel_over(partials.select(1, 0), 1, [&](int64_t first, int64_t last) {
+  parallel_over(at::empty({partials.size(0)}, at::kByte), 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       const int64_t from = begin + block * kSumBlockNumel;
       kernel.direction(kernels::advance(buffers, from), scalars, std::min(kSumBlockNumel, end - from),

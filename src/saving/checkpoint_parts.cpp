@@ -73,4 +73,8 @@ std::string own_prefix(const ShardedModel& model) {
   return std::string(checkpoint::kRankPrefix) + std::to_string(model.mesh.rank()) + "/";
 }
 
+std::string device_random_name(const ShardedModel& model) {
+  return "random_" + c10::DeviceTypeName(model.mesh.device().type(), /*lower_case=*/true);
+}
+
 }  // namespace zero::detail

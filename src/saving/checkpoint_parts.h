@@ -40,5 +40,7 @@ std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas, State
 
 /// "rank/R/", before the names of what is this rank's alone. R: its number in the mesh.
 std::string own_prefix(const ShardedModel& model);
+/// Under it, the generator of a device that is not the CPU: "random_cuda".
+std::string device_random_name(const ShardedModel& model);
 
 }  // namespace zero::detail

@@ -146,8 +146,8 @@ void read_all_values(ShardedModel& model, const CheckpointReader& reader, const 
               model.buffers[i].second);
   if (sources.same_ranks) {
     restore_generator(reader, own_prefix(model) + "random", at::detail::getDefaultCPUGenerator());
-    if (model.mesh.device().is_cuda())
-      restore_generator(reader, own_prefix(model) + "random_cuda",
+    if (!model.mesh.device().is_cpu())
+      restore_generator(reader, own_prefix(model) + device_random_name(model),
                         at::globalContext().defaultGenerator(model.mesh.device()));
   }
 }

@@ -104,8 +104,8 @@ Snapshot take_snapshot(ShardedModel& model, bool copies, bool with_frozen) {
       if (differ[i]) collector.add_whole(own_prefix(model) + name, buffers[i]);
     }
     collector.add_whole(own_prefix(model) + "random", at::detail::getDefaultCPUGenerator().get_state());
-    if (model.mesh.device().is_cuda())
-      collector.add_whole(own_prefix(model) + "random_cuda",
+    if (!model.mesh.device().is_cpu())
+      collector.add_whole(own_prefix(model) + device_random_name(model),
                           at::globalContext().defaultGenerator(model.mesh.device()).get_state());
     snapshot = collector.take();
   });

@@ -122,9 +122,13 @@ at::Tensor GradientBuckets::take_staging() {
   // Where memory is shared, one more than may be in flight: ranks that are slower may still read the last
   // one.
   const int64_t most = kBucketsInFlight + (group().shares_memory() ? 1 : 0);
-  if (static_cast<int64_t>(staging_.size() + in_flight_.size()) < most)
-    return input_tensor(group(), shard_group_.size() * piece_numel_,
-                        scalar_type_of(plan_.communication_dtype));
+  if (static_cast<int64_t>(staging_.size() + in_flight_.size()) < most) {
+    at::Tensor fresh =
+        input_tensor(group(), shard_group_.size() * piece_numel_, scalar_type_of(plan_.communication_dtype));
+    // What pads a unit's rows is sent and never filled. Shared memory is zeros at first.
+    if (!group().shares_memory()) fresh.zero_();
+    return fresh;
+  }
   Staging oldest = std::move(staging_.front());
   staging_.pop_front();
   oldest.work.wait();

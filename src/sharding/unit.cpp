@@ -164,7 +164,7 @@ std::string hidden_message(const UnitLayout& layout) {
 }
 
 at::Tensor view_of(const Unit& unit, const UnitParameter& parameter) {
-  auto backend = unit.slab.device().is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  const c10::DispatchKey backend = c10::computeDispatchKey(std::nullopt, std::nullopt, unit.slab.device());
   auto view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(unit.slab), c10::DispatchKeySet(backend),
                                                        unit.options().dtype());
   view.unsafeGetTensorImpl()->set_storage_offset(parameter.offset);

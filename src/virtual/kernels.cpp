@@ -147,7 +147,7 @@ void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, c
 }
 
 void run_view(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base) {
-  OperatorCall call;
+  OperatorCall call(/*uses_values=*/false);
   for (size_t i = base; i < stack.size(); ++i) call.to_cpu(stack[i], false, false);
   call.default_device(this_thread().device);
   run_on_cpu(op, stack);
@@ -286,6 +286,7 @@ void register_kernels() {
   // Composite kernels that choose by the device.
   for (const char* name : {"convolution", "convolution_backward"}) aten.impl(name, boxed_operator());
   prefer_cpu_kernels(aten);
+  aten.impl("_has_compatible_shallow_copy_type", &may_exchange);  // also where autograd is left out
   static Library autograd(Library::IMPL, "aten", DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   autograd.impl("_has_compatible_shallow_copy_type", &may_exchange);
   // Without these the fallback of lazily conjugated or negated tensors and copy_ call each other for ever.

@@ -61,6 +61,20 @@ void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double
   if (options_.trace) timeline_.add({at.work, at.clock, begin, duration, bytes, flops});
 }
 
+Picoseconds Machine::ready_time(int clock) {
+  const std::lock_guard lock(mutex_);
+  Picoseconds& host = state_[kHost].time;
+  host += description_.launch_ns * 1000;
+  return std::max(state_[static_cast<size_t>(clock)].time, host);
+}
+
+void Machine::finish(const Stamp& at, Picoseconds begin, Picoseconds end, double bytes) {
+  const std::lock_guard lock(mutex_);
+  Picoseconds& time = state_[static_cast<size_t>(at.clock)].time;
+  time = std::max(time, end);
+  if (options_.trace) timeline_.add({at.work, at.clock, begin, end - begin, bytes, 0});
+}
+
 Moment Machine::record(int clock) {
   const std::lock_guard lock(mutex_);
   Moment& state = state_[static_cast<size_t>(clock)];

@@ -71,6 +71,11 @@ class Machine {
   Stamp launch(int clock, const char* work);
   /// The time that it takes on its stream and the device's engine.
   void spend(const Stamp& at, Engine engine, Picoseconds duration, double bytes, double flops);
+  /// For work whose length is known only later, a collective: when it may begin on its stream. Takes the
+  /// host's time for a launch.
+  Picoseconds ready_time(int clock);
+  /// Its time: the stream is busy with it until `end`.
+  void finish(const Stamp& at, Picoseconds begin, Picoseconds end, double bytes);
   /// An event: what the stream has been given so far.
   Moment record(int clock);
   /// What the stream is given next comes after `moment`.

@@ -34,8 +34,8 @@ void* address_of(const c10::Storage& storage) {
 c10::Storage OperatorCall::storage_on_cpu(const c10::Storage& storage) {
   for (const Alias& alias : aliases_)
     if (alias.device.is_alias_of(storage)) return alias.cpu;
-  // Throws what a storage without data was given to say.
-  void* name = storage.unsafeGetStorageImpl()->mutable_data_ptr().get();
+  // mutable_data_ptr() throws what a storage without data was given to say.
+  void* name = uses_values_ ? storage.unsafeGetStorageImpl()->mutable_data_ptr().get() : address_of(storage);
   Arena* arena = name != nullptr ? machine().arena_of_name(name) : nullptr;
   TORCH_CHECK(
       name == nullptr || arena != nullptr,

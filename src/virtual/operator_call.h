@@ -12,6 +12,9 @@ namespace zero::virtual_device {
 /// For one call on one thread.
 class OperatorCall {
  public:
+  /// Without values storages need no memory: views of one that has none are made without touching it.
+  explicit OperatorCall(bool uses_values = true) : uses_values_(uses_values) {}
+
   struct Operand {
     at::Tensor cpu, device;
     bool is_written, is_read;
@@ -51,6 +54,7 @@ class OperatorCall {
   c10::Storage storage_on_device(const c10::Storage& storage);
   void adopt(c10::StorageImpl& device, c10::StorageImpl& cpu);
 
+  const bool uses_values_;
   int device_ = -1, host_tensors_ = 0;
   bool has_mask_ = false;
   c10::SmallVector<Operand, 6> operands_;  // distinct tensors

@@ -1,0 +1,247 @@
+#include "virtual/transport.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <utility>
+
+#include "virtual/operator_call.h"
+#include "virtual/runtime.h"
+
+namespace zero::virtual_device {
+namespace {
+
+using detail::Channel;
+using detail::Transfer;
+
+// Copies of bytes beside LibTorch's dispatcher modes, whoever calls.
+struct HostWork {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_modes{c10::DispatchKeySet(c10::DispatchKey::Fake)};
+};
+
+at::Tensor host_like(const at::Tensor& tensor) {
+  return at::empty({tensor.numel()}, at::TensorOptions(tensor.scalar_type()));
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  OperatorCall call;
+  at::Tensor copy = host_like(tensor);
+  copy.copy_(call.to_cpu(tensor, false, true));
+  return copy;
+}
+
+/// One collective of this rank, on its way.
+struct Operation {
+  Stamp at;
+  Moment moment;  // after it on its stream; its time once it is finished
+  Picoseconds ready = 0, takes = 0;
+  double bytes = 0;
+  at::Tensor host_in, host_out, out;  // out: the device's, undefined where nothing comes
+  at::Tensor own_ready, all_ready;    // int64 picoseconds on the host
+  std::unique_ptr<Transfer> clocks, data;
+  bool is_finished = false;
+
+  void abort() noexcept {
+    for (Transfer* transfer : {clocks.get(), data.get()})
+      if (transfer != nullptr) transfer->abort();
+  }
+};
+using Operations = std::deque<std::shared_ptr<Operation>>;
+
+class VirtualChannel;
+
+class VirtualTransfer final : public Transfer {
+ public:
+  VirtualTransfer(VirtualChannel& channel, Operations until) : channel_(channel), until_(std::move(until)) {}
+  void wait(std::chrono::milliseconds timeout) override;
+  void abort() noexcept override {
+    for (const auto& operation : until_) operation->abort();
+  }
+
+ private:
+  VirtualChannel& channel_;
+  Operations until_;  // it and what was under way before it
+};
+
+class VirtualChannel final : public Channel {
+ public:
+  VirtualChannel(std::unique_ptr<Channel> inner, c10::Device device, int rank, int ranks, const Link& link)
+      : inner_(std::move(inner)), device_(device), rank_(rank), ranks_(ranks), link_(link) {
+    const c10::impl::VirtualGuardImpl guard(kVirtual);
+    clock_ = clock_of(guard.getStreamFromGlobalPool(device));
+  }
+
+  Started all_gather(at::Tensor out, at::Tensor in, int tag) override {
+    return start("all_gather", in, out, parts_time(bytes_of(in)), tag,
+                 [&](Operation& of) { return inner_->all_gather(of.host_out, of.host_in, tag); });
+  }
+  Started exchange(at::Tensor out, at::Tensor in, int tag) override {
+    return start("exchange", in, out, parts_time(bytes_of(in) / ranks_), tag,
+                 [&](Operation& of) { return inner_->exchange(of.host_out, of.host_in, tag); });
+  }
+  Started broadcast(at::Tensor tensor, int root, int tag) override {
+    const bool sends = root == rank_;
+    return start("broadcast", sends ? tensor : at::Tensor(), sends ? at::Tensor() : tensor, 0, tag,
+                 [&](Operation& of) {
+                   of.takes = link_.time_of(bytes_of(tensor));
+                   return inner_->broadcast(sends ? of.host_in : of.host_out, root, tag);
+                 });
+  }
+  Started send(at::Tensor tensor, int to, int tag) override {
+    return start(
+        "send", tensor, {}, 0, tag,
+        [&](Operation& of) {
+          of.takes = link_.time_of(bytes_of(tensor));
+          return inner_->send(of.host_in, to, tag);
+        },
+        [&](Operation& of, int clock_tag) { return inner_->send(of.own_ready, to, clock_tag); });
+  }
+  // A sender does not wait for its receiver; a receiver begins when both are ready.
+  Started receive(at::Tensor tensor, int from, int tag) override {
+    return start(
+        "receive", {}, tensor, 0, tag,
+        [&](Operation& of) {
+          of.takes = link_.time_of(bytes_of(tensor));
+          return inner_->receive(of.host_out, from, tag);
+        },
+        [&](Operation& of, int clock_tag) {
+          return inner_->receive(of.all_ready.narrow(0, 0, 1), from, clock_tag);
+        });
+  }
+
+  /// Takes the results of all up to the last of `until`, in order, and makes the current stream wait for it.
+  void finish(Operations& until, std::chrono::milliseconds timeout) {
+    for (const auto& operation : until)
+      if (!operation->is_finished) finish(*operation, timeout);
+    std::erase_if(under_way_, [](const auto& operation) { return operation->is_finished; });
+    machine().wait(current_clock(device_.index()), until.back()->moment);
+  }
+
+ private:
+  using Begin = std::function<std::unique_ptr<Transfer>(Operation&)>;
+  using BeginClocks = std::function<std::unique_ptr<Transfer>(Operation&, int tag)>;
+
+  static double bytes_of(const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
+  // Of a part for each of the other ranks.
+  Picoseconds parts_time(double part_bytes) const { return (ranks_ - 1) * link_.time_of(part_bytes); }
+
+  Started start(const char* name, const at::Tensor& in, const at::Tensor& out, Picoseconds takes, int tag,
+                const Begin& begin, const BeginClocks& begin_clocks = {}) {
+    auto operation = std::make_shared<Operation>();
+    operation->takes = takes;
+    operation->out = out;
+    const HostWork quiet;
+    enqueue(*operation, name, in, out);
+    operation->own_ready = at::empty({1}, at::kLong).fill_(operation->ready);
+    operation->all_ready = at::empty({ranks_}, at::kLong).fill_(operation->ready);
+    operation->data = begin(*operation);
+    const int clock_tag = tag ^ 0x2a5a5a5a;
+    operation->clocks = begin_clocks
+                            ? begin_clocks(*operation, clock_tag)
+                            : inner_->all_gather(operation->all_ready, operation->own_ready, clock_tag);
+    under_way_.push_back(operation);
+    return std::make_unique<VirtualTransfer>(*this, under_way_);
+  }
+
+  // What the device is told: after the current stream, on the collectives' own.
+  void enqueue(Operation& operation, const char* name, const at::Tensor& in, const at::Tensor& out) {
+    Machine& owner = machine();
+    const std::lock_guard lock(owner.mutex());
+    owner.wait(clock_, owner.record(current_clock(device_.index())));
+    this_thread().last_work = name;
+    operation.at = owner.launch(clock_, name);
+    if (in.defined()) {
+      const Touch read = touch_of(in);
+      owner.require_written(read, operation.at);
+      owner.note(read, false, operation.at);
+      operation.host_in = on_host(in);
+      operation.bytes = bytes_of(in);
+    }
+    if (out.defined()) {
+      const Touch written = touch_of(out);
+      owner.note(written, true, operation.at);
+      owner.note_written(written);
+      operation.host_out = host_like(out);
+      operation.bytes = bytes_of(out);
+    }
+    operation.ready = owner.ready_time(clock_);
+    operation.moment = owner.record(clock_);
+    owner.raise_faults(name);
+  }
+
+  // Its memory may be used again only after this stream, whoever lets go of it.
+  Touch touch_of(const at::Tensor& tensor) const {
+    c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    Block* block = block_of(storage);
+    if (block != nullptr) machine().record_stream(*block, clock_);
+    return {block, region_of(tensor), &tensor};
+  }
+
+  void finish(Operation& operation, std::chrono::milliseconds timeout) {
+    operation.clocks->wait(timeout);
+    operation.data->wait(timeout);
+    const HostWork quiet;
+    Machine& owner = machine();
+    const std::lock_guard lock(owner.mutex());
+    const auto* const ready = operation.all_ready.const_data_ptr<int64_t>();
+    Picoseconds begin = std::max(operation.ready, last_end_);
+    for (int rank = 0; rank < ranks_; ++rank) begin = std::max(begin, ready[rank]);
+    last_end_ = begin + operation.takes;
+    operation.moment.time = std::max(operation.moment.time, last_end_);
+    owner.finish(operation.at, begin, last_end_, operation.bytes);
+    if (operation.out.defined()) {
+      OperatorCall call;
+      call.to_cpu(operation.out, true, false).view({-1}).copy_(operation.host_out);
+    }
+    operation.is_finished = true;
+  }
+
+  std::unique_ptr<Channel> inner_;
+  const c10::Device device_;
+  const int rank_, ranks_;
+  const Link link_;
+  int clock_ = 0;  // of the stream of its collectives
+  Operations under_way_;
+  Picoseconds last_end_ = 0;
+};
+
+void VirtualTransfer::wait(std::chrono::milliseconds timeout) { channel_.finish(until_, timeout); }
+
+class VirtualTransport final : public detail::Transport {
+ public:
+  explicit VirtualTransport(const detail::TransportOptions& options)
+      : device_(options.device),
+        inner_(detail::make_transport("auto", {options.interface_address, at::kCPU, options.timeout})) {}
+
+  std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                   const std::vector<int>& hosts, const std::string& name) override {
+    const bool is_one_host =
+        std::all_of(hosts.begin(), hosts.end(), [&](int host) { return host == hosts[0]; });
+    const DeviceDescription& description = machine().description();
+    return std::make_unique<VirtualChannel>(
+        inner_->connect(std::move(store), rank, hosts, name), device_, rank, static_cast<int>(hosts.size()),
+        is_one_host ? description.within_host : description.between_hosts);
+  }
+
+ private:
+  const c10::Device device_;
+  const std::shared_ptr<detail::Transport> inner_;
+};
+
+}  // namespace
+
+std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options) {
+  TORCH_CHECK(options.device.type() == kVirtual && options.device.has_index(),
+              "the virtual transport moves tensors of virtual devices, not of ", options.device);
+  return std::make_shared<VirtualTransport>(options);
+}
+
+}  // namespace zero::virtual_device

@@ -1,0 +1,18 @@
+#pragma once
+// Collectives between the virtual devices of several processes, for MeshOptions::own_transport. As on a GPU
+// they run on a stream of their own, after what the current stream was given, and waiting for one makes the
+// current stream wait. Bytes travel through host memory by the transports of CPU tensors, and the ranks'
+// simulated clocks with them: a collective begins when the last rank is ready.
+
+#include <memory>
+
+#include "mesh/transport.h"
+
+namespace zero::virtual_device {
+
+/// Of options.device, a virtual one. Collectives of one group take their turn; groups do not slow each other
+/// down. A rank sends and receives its parts one after the other, over within_host where the whole group is
+/// on one host and over between_hosts elsewhere.
+std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options);
+
+}  // namespace zero::virtual_device

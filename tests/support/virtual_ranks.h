@@ -1,0 +1,43 @@
+#pragma once
+// Ranks whose mesh is of virtual devices, one a process.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "support/ranks.h"
+#include "support/virtual_machine.h"
+#include "virtual/transport.h"
+
+namespace zero::virtual_device::testing {
+
+/// This process's device, made when first asked for. Traced.
+inline VirtualDevices& own_devices() {
+  static const auto devices = [] {
+    VirtualDeviceOptions options = plain_options();
+    options.devices = 1;
+    options.trace = true;
+    return std::make_unique<VirtualDevices>(options);
+  }();
+  return *devices;
+}
+
+inline zero::testing::RankOptions on_virtual_devices() {
+  zero::testing::RankOptions options;
+  options.mesh.device = c10::Device(c10::DeviceType::PrivateUse1, 0);
+  options.mesh.own_transport = [](const detail::TransportOptions& transport) {
+    own_devices();
+    return make_virtual_transport(transport);
+  };
+  return options;
+}
+
+inline void expect_no_faults() {
+  own_devices().synchronize();
+  for (const Fault& fault : own_devices().faults())
+    ADD_FAILURE() << to_string(fault.kind) << ": " << fault.text;
+  own_devices().clear_faults();
+}
+
+}  // namespace zero::virtual_device::testing
