@@ -44,7 +44,7 @@ std::vector<int> cores_of_rank(std::span<const int> allowed, int rank, int ranks
           "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " on " +
               std::to_string(allowed.size()) + " cores makes no sense");
   const int count = static_cast<int>(allowed.size());
-  if (ranks > count) return {allowed[static_cast<size_t>(rank % count)]};
+  if (ranks > count) return {allowed[rank % count]};
   const int each = count / ranks, more = count % ranks;
   const int begin = rank * each + std::min(rank, more), end = begin + each + (rank < more ? 1 : 0);
   return {allowed.begin() + begin, allowed.begin() + end};

@@ -53,7 +53,7 @@ void stream_bytes(void* to, const void* from, size_t bytes, [[maybe_unused]] int
   const auto* source = static_cast<const char*>(from);
   const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine);
   std::memcpy(target, source, head);
-  stream(target + head, source + head, bytes - head, static_cast<size_t>(pages));
+  stream(target + head, source + head, bytes - head, pages);
 #else
   std::memcpy(to, from, bytes);
 #endif

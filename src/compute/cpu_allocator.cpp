@@ -38,12 +38,11 @@ struct Range {
 // needs a part for other things. Not to be read or written before it is opened: such addresses do not count
 // where the kernel promises no more memory than it has.
 std::optional<Range> reserve_range() {
-  const auto physical =
-      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t physical = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   size_t bytes = 2 * physical;
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    bytes = std::min(bytes, static_cast<size_t>(limit.rlim_cur) / 2);
+    bytes = std::min<size_t>(bytes, limit.rlim_cur / 2);
   for (; bytes >= kLeastRange; bytes /= 2) {
     bytes = bytes / kHugePage * kHugePage;
     void* found =
@@ -82,7 +81,7 @@ class TrainingAllocator final : public c10::Allocator {
   // Pages that tensors have used before come first; neighbours beyond them only where there are none.
   detail::FreePages take_pages(size_t most_bytes) {
     const std::lock_guard lock(mutex_);
-    const auto used_end = static_cast<size_t>(stats_.span_bytes) / kHugePage * kHugePage;
+    const size_t used_end = stats_.span_bytes / kHugePage * kHugePage;
     for (size_t pages = most_bytes / kHugePage; pages > 0; pages /= 2)
       if (const auto offset = blocks_.take(pages * kHugePage, kHugePage, used_end))
         return {taken_at(*offset, pages * kHugePage).data, pages * kHugePage};
@@ -94,7 +93,7 @@ class TrainingAllocator final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     auto* byte = static_cast<char*>(data);
     if (byte < base_ || byte >= base_ + bytes_) return false;
-    const auto offset = static_cast<size_t>(byte - base_);
+    const size_t offset = byte - base_;
     stats_.used_bytes -= blocks_.taken_bytes(offset);
     blocks_.give(offset);
     return true;
@@ -104,7 +103,7 @@ class TrainingAllocator final : public c10::Allocator {
   // does not take (they may be locked in memory) keep their values, and so count as used before.
   void give_back() {
     const std::lock_guard lock(mutex_);
-    const auto span = static_cast<size_t>(stats_.span_bytes);
+    const size_t span = stats_.span_bytes;
     for (const auto& [begin, bytes] : blocks_.gaps()) {
       const size_t first = round_up(begin, kHugePage),
                    last = std::min(begin + bytes, round_up(span, kHugePage)) / kHugePage * kHugePage;
@@ -183,7 +182,7 @@ namespace detail {
 
 at::Tensor zeros(int64_t numel, const at::TensorOptions& options) {
   if (installed == nullptr || !options.device().is_cpu()) return at::zeros({numel}, options);
-  const size_t bytes = static_cast<size_t>(numel) * options.dtype().itemsize();
+  const size_t bytes = numel * options.dtype().itemsize();
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, installed->allocate_zeros(bytes), installed,
                        /*resizable=*/false);
   auto tensor =

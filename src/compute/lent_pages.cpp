@@ -64,8 +64,7 @@ void LentPages::hold(size_t begin, size_t end) {
     const auto first = std::find(page, past, 0);
     page = std::find(first, past, 1);
     for (auto missing = first; missing < page;) {
-      const auto count = static_cast<size_t>(page - missing);
-      const size_t borrowed = borrow(static_cast<size_t>(missing - held_.begin()), count);
+      const size_t borrowed = borrow(missing - held_.begin(), page - missing);
       missing = std::fill_n(missing, borrowed, 1);
     }
   }

@@ -32,7 +32,7 @@ std::string gather_bytes(const Mesh& mesh, const Group& all, const std::string& 
   at::Tensor every = at::empty({size * all.size()}, at::TensorOptions(at::kByte).device(mesh.device()));
   all.all_gather(every, in.to(mesh.device()), what).wait();
   every = every.cpu();
-  return {static_cast<const char*>(every.const_data_ptr()), static_cast<size_t>(every.numel())};
+  return std::string(static_cast<const char*>(every.const_data_ptr()), every.numel());
 }
 
 std::optional<Failure> first_failure(const Mesh& mesh, const Group& all, const std::exception* own,
@@ -41,13 +41,12 @@ std::optional<Failure> first_failure(const Mesh& mesh, const Group& all, const s
   report.resize(kReportBytes, '\0');
   const std::string every = gather_bytes(mesh, all, report, what);
   for (int rank = 0; rank < all.size(); ++rank) {
-    const char* theirs = every.data() + static_cast<size_t>(rank) * kReportBytes;
+    const char* theirs = every.data() + rank * kReportBytes;
     if (*theirs == 0) continue;
     bool is_everywhere = true;
     for (int other = 0; other < all.size(); ++other)
-      is_everywhere &=
-          std::memcmp(theirs, every.data() + static_cast<size_t>(other) * kReportBytes, kReportBytes) == 0;
-    return Failure{all.members()[static_cast<size_t>(rank)], static_cast<ErrorKind>(*theirs - 1),
+      is_everywhere &= std::memcmp(theirs, every.data() + other * kReportBytes, kReportBytes) == 0;
+    return Failure{all.members()[rank], static_cast<ErrorKind>(*theirs - 1),
                    std::string(theirs + 1, strnlen(theirs + 1, kReportBytes - 1)), is_everywhere};
   }
   return std::nullopt;
@@ -76,13 +75,12 @@ std::vector<std::string> gather_text(const Mesh& mesh, const Group& all, const s
   sizes = sizes.cpu();
   const int64_t longest = std::max<int64_t>(1, sizes.max().item<int64_t>());
   std::string padded = text;
-  padded.resize(static_cast<size_t>(longest), '\0');
+  padded.resize(longest, '\0');
   const std::string every = gather_bytes(mesh, all, padded, what);
   std::vector<std::string> texts;
-  texts.reserve(static_cast<size_t>(all.size()));
+  texts.reserve(all.size());
   for (int rank = 0; rank < all.size(); ++rank)
-    texts.push_back(every.substr(static_cast<size_t>(rank * longest),
-                                 static_cast<size_t>(sizes.const_data_ptr<int64_t>()[rank])));
+    texts.push_back(every.substr(rank * longest, sizes.const_data_ptr<int64_t>()[rank]));
   return texts;
 }
 
@@ -96,7 +94,7 @@ std::string text_of_rank(const Mesh& mesh, int root, const std::string& text, st
   data = data.to(mesh.device());
   mesh.world().broadcast(data, root, what).wait();
   data = data.cpu();
-  return {static_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(bytes)};
+  return std::string(static_cast<const char*>(data.const_data_ptr()), bytes);
 }
 
 void require_same(const Mesh& mesh, const std::string& text, const std::string& what) {
@@ -106,8 +104,8 @@ void require_same(const Mesh& mesh, const std::string& text, const std::string& 
   std::memcpy(mine.data(), &hash, sizeof hash);
   const std::string all = gather_bytes(mesh, mesh.world(), mine, what);
   for (int rank = 1; rank < mesh.size(); ++rank)
-    require(all.compare(static_cast<size_t>(rank) * sizeof hash, sizeof hash, all, 0, sizeof hash) == 0,
-            ErrorKind::Config, what, "rank " + std::to_string(rank) + " has another one than rank 0",
+    require(all.compare(rank * sizeof hash, sizeof hash, all, 0, sizeof hash) == 0, ErrorKind::Config, what,
+            "rank " + std::to_string(rank) + " has another one than rank 0",
             "give all ranks the same file and arguments");
 }
 

@@ -45,8 +45,7 @@ class MixedChannel final : public Channel {
                const std::vector<int>& hosts)
       : inside_(std::move(inside)), across_(std::move(across)), rank_(rank) {
     int neighbours = 0;
-    for (int host : hosts)
-      place_inside_.push_back(host == hosts[static_cast<size_t>(rank)] ? neighbours++ : -1);
+    for (int host : hosts) place_inside_.push_back(host == hosts[rank] ? neighbours++ : -1);
   }
 
   Started all_gather(at::Tensor out, at::Tensor in, int tag) override {
@@ -74,13 +73,13 @@ class MixedChannel final : public Channel {
   }
 
   Started send(at::Tensor tensor, int to, int tag) override {
-    const int neighbour = place_inside_[static_cast<size_t>(to)];
+    const int neighbour = place_inside_[to];
     return neighbour >= 0 ? inside_->send(std::move(tensor), neighbour, tag)
                           : across_->send(std::move(tensor), to, tag);
   }
 
   Started receive(at::Tensor tensor, int from, int tag) override {
-    const int neighbour = place_inside_[static_cast<size_t>(from)];
+    const int neighbour = place_inside_[from];
     return neighbour >= 0 ? inside_->receive(std::move(tensor), neighbour, tag)
                           : across_->receive(std::move(tensor), from, tag);
   }
@@ -114,8 +113,8 @@ class HostsTransport final : public Transport {
 
   std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
                                    const std::vector<int>& hosts, const std::string& name) override {
-    const int here = hosts[static_cast<size_t>(rank)];
-    const auto neighbours = static_cast<size_t>(std::count(hosts.begin(), hosts.end(), here));
+    const int here = hosts[rank];
+    const auto neighbours = std::count(hosts.begin(), hosts.end(), here);
     std::unique_ptr<Channel> inside_channel, across_channel;
     if (neighbours > 1) {
       const auto place = static_cast<int>(std::count(hosts.begin(), hosts.begin() + rank, here));
@@ -124,7 +123,7 @@ class HostsTransport final : public Transport {
           inside_->connect(c10::make_intrusive<c10d::PrefixStore>("host" + std::to_string(here), store),
                            place, std::vector<int>(neighbours, here), name);
     }
-    if (neighbours == hosts.size()) return inside_channel;
+    if (neighbours == std::ssize(hosts)) return inside_channel;
     if (!across_) across_ = make_across_();
     across_channel =
         across_->connect(c10::make_intrusive<c10d::PrefixStore>("across", store), rank, hosts, name);

@@ -134,7 +134,7 @@ Places take_places(std::vector<std::string>& greetings, int rank) {
     processes.push_back(std::atoi(greeting.c_str() + process));
     greeting.resize(host);
   }
-  const int here = places.hosts[static_cast<size_t>(rank)];
+  const int here = places.hosts[rank];
   for (size_t other = 0; other < processes.size(); ++other)
     if (places.hosts[other] == here) places.neighbours->add(static_cast<int>(other), processes[other]);
   return places;
@@ -206,7 +206,7 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
     try {
       std::vector<int> member_hosts;
       member_hosts.reserve(members.size());
-      for (int member : members) member_hosts.push_back(hosts[static_cast<size_t>(member)]);
+      for (int member : members) member_hosts.push_back(hosts[member]);
       fresh->channel = transport->connect(c10::make_intrusive<c10d::PrefixStore>(key, store), fresh->rank,
                                           member_hosts, name);
       fresh->memories = transport->memories(member_hosts);
@@ -234,7 +234,7 @@ std::vector<int> detail::MeshState::axis_members(std::string_view name) const {
   for (; axes[last].name != name; --last) stride *= axes[last].size;
   int place = rendezvous.rank / stride % axes[last].size;
   std::vector<int> members;
-  members.reserve(static_cast<size_t>(axes[last].size));
+  members.reserve(axes[last].size);
   for (int i = 0; i < axes[last].size; ++i) members.push_back(rendezvous.rank + (i - place) * stride);
   return members;
 }
@@ -253,7 +253,7 @@ Mesh Mesh::join(const Rendezvous& rendezvous, const MeshOptions& options) {
   state->axes = resolve_axes(options.axes, rendezvous.size);
   state->device = choose_device(options, rendezvous);
   if (rendezvous.size > 1) connect_world(*state);
-  std::vector<int> all(static_cast<size_t>(rendezvous.size));
+  std::vector<int> all(rendezvous.size);
   std::iota(all.begin(), all.end(), 0);
   state->group("world", all);
   for (const auto& axis : state->axes) state->group(axis.name, state->axis_members(axis.name));

@@ -123,7 +123,7 @@ void Monitor::Shared::post_beat() {
 void Monitor::Shared::note_what_it_waits_for() {
   beat.waits_in.clear();
   if (waiting) {
-    beat.waits_in = beat.groups[static_cast<size_t>(waits_in)].name;
+    beat.waits_in = beat.groups[waits_in].name;
     beat.waits_for = *waits_for;
   } else if (incident) {
     beat.waits_in = incident->group;

@@ -117,10 +117,10 @@ void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accu
 void ordered_sums(const std::vector<ReducePart>& outs, const Rows& rows, at::ScalarType dtype, int rank) {
   size_t offset_bytes = 0;
   for (const ReducePart& part : outs) {
-    const auto numel = static_cast<size_t>(part.out.numel());
+    const int64_t numel = part.out.numel();
     Rows pieces = rows;
     for (const void*& piece : pieces) piece = static_cast<const char*>(piece) + offset_bytes;
-    if (part.own.defined()) pieces[static_cast<size_t>(rank)] = part.own.const_data_ptr();
+    if (part.own.defined()) pieces[rank] = part.own.const_data_ptr();
     if (numel > 0) sum_on_cpu(part.out, pieces, dtype, part.accumulate);
     offset_bytes += numel * c10::elementSize(dtype);
   }
@@ -133,7 +133,7 @@ void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Ten
     std::vector<at::Tensor> pieces;
     pieces.reserve(rows.size());
     for (const at::Tensor& row : rows) pieces.push_back(row.narrow(0, column, part.out.numel()));
-    if (part.own.defined()) pieces[static_cast<size_t>(rank)] = part.own;
+    if (part.own.defined()) pieces[rank] = part.own;
     ordered_sum(part.out, pieces, part.accumulate);
     column += part.out.numel();
   }
@@ -153,7 +153,7 @@ std::vector<at::Tensor> equal_parts(const at::Tensor& tensor, int parts) {
   at::NoGradGuard no_grad;
   int64_t each = tensor.numel() / parts;
   std::vector<at::Tensor> pieces;
-  pieces.reserve(static_cast<size_t>(parts));
+  pieces.reserve(parts);
   for (int part = 0; part < parts; ++part) pieces.push_back(tensor.narrow(0, part * each, each));
   return pieces;
 }

@@ -177,7 +177,7 @@ std::vector<std::string> greet(c10d::Store& store, const Rendezvous& rendezvous,
                                std::chrono::milliseconds timeout) {
   auto key = [](int rank) { return "arrived/" + std::to_string(rank); };
   std::vector<std::string> keys;
-  keys.reserve(static_cast<size_t>(rendezvous.size));
+  keys.reserve(rendezvous.size);
   for (int rank = 0; rank < rendezvous.size; ++rank) keys.push_back(key(rank));
   std::vector<std::string> greetings;
   std::vector<int> missing;

@@ -1,6 +1,7 @@
 #include "plan/residency_policy.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,7 +23,7 @@ ResidencyPolicy::ResidencyPolicy(const ResidencyOptions& options)
           "expected >= 0, got " + std::to_string(budget_bytes_));
   require(prefetch_bytes_ >= 0, ErrorKind::Config, "prefetch_bytes",
           "expected >= 0, got " + std::to_string(prefetch_bytes_));
-  for (size_t i = 0; i < options.unit_bytes.size(); ++i)
+  for (int i = 0; i < std::ssize(options.unit_bytes); ++i)
     units_.push_back(
         {.bytes = options.unit_bytes[i], .lasting = !options.lasting.empty() && options.lasting[i] != 0});
   for (PassState& pass : passes_) pass.positions.resize(units_.size());
@@ -46,7 +47,7 @@ ResidencyPolicy::Actions ResidencyPolicy::touch(std::span<const int> units) {
   Actions actions;
   for (int unit : units) advance(unit);
   for (int unit : units) {
-    Unit& needed = units_[static_cast<size_t>(unit)];
+    Unit& needed = units_[unit];
     if (needed.ahead) {
       needed.ahead = false;
       ahead_bytes_ -= needed.bytes;
@@ -86,8 +87,7 @@ void ResidencyPolicy::record(PassState& pass) {
   pass.order = pass.record;
   pass.recordings++;
   for (auto& places : pass.positions) places.clear();
-  for (size_t i = 0; i < pass.order.size(); ++i)
-    pass.positions[static_cast<size_t>(pass.order[i])].push_back(static_cast<int>(i));
+  for (int i = 0; i < std::ssize(pass.order); ++i) pass.positions[pass.order[i]].push_back(i);
 }
 
 void ResidencyPolicy::close(PassState& pass) {
@@ -98,12 +98,12 @@ void ResidencyPolicy::close(PassState& pass) {
 }
 
 void ResidencyPolicy::forget_values(bool all) {
-  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit)
-    if (all || !units_[static_cast<size_t>(unit)].lasting) set_resident(unit, false);
+  for (int unit = 0; unit < std::ssize(units_); ++unit)
+    if (all || !units_[unit].lasting) set_resident(unit, false);
 }
 
 void ResidencyPolicy::set_resident(int unit, bool resident) {
-  Unit& changed = units_[static_cast<size_t>(unit)];
+  Unit& changed = units_[unit];
   if (changed.resident == resident) return;
   changed.resident = resident;
   resident_bytes_ += resident ? changed.bytes : -changed.bytes;
@@ -117,48 +117,47 @@ void ResidencyPolicy::set_resident(int unit, bool resident) {
 // there. One that the rest of the schedule does not hold is an extra: stay.
 void ResidencyPolicy::advance(int unit) {
   PassState& pass = state(pass_);
-  units_[static_cast<size_t>(unit)].last_touch = ++clock_;
+  units_[unit].last_touch = ++clock_;
   if (pass.record.empty() || pass.record.back() != unit) pass.record.push_back(unit);
-  if (pass.position > 0 && pass.position <= pass.order.size() && pass.order[pass.position - 1] == unit)
+  if (pass.position > 0 && pass.position <= std::ssize(pass.order) && pass.order[pass.position - 1] == unit)
     return;
-  const auto& places = pass.positions[static_cast<size_t>(unit)];
-  auto next = std::lower_bound(places.begin(), places.end(), static_cast<int>(pass.position));
-  if (next != places.end()) pass.position = static_cast<size_t>(*next) + 1;
+  const auto& places = pass.positions[unit];
+  auto next = std::lower_bound(places.begin(), places.end(), pass.position);
+  if (next != places.end()) pass.position = *next + 1;
 }
 
 // The place in the order at or after `from` where the unit is used; places of the next pass follow if its
 // values last. kNever if this pass does not need it any more and the next one cannot use it.
-int64_t ResidencyPolicy::next_use(int unit, size_t from) const {
+int64_t ResidencyPolicy::next_use(int unit, int64_t from) const {
   const PassState& pass = current();
-  const auto& places = pass.positions[static_cast<size_t>(unit)];
+  const auto& places = pass.positions[unit];
   if (places.empty()) return kNever;
-  const size_t length = pass.order.size(), lap = from / length;
-  auto next = std::lower_bound(places.begin(), places.end(), static_cast<int>(from % length));
-  if (next != places.end()) return static_cast<int64_t>(lap * length) + *next;
-  const bool lasts = pass.values_last || units_[static_cast<size_t>(unit)].lasting;
-  return lasts ? static_cast<int64_t>((lap + 1) * length) + places.front() : kNever;
+  const int64_t length = std::ssize(pass.order), lap = from / length;
+  auto next = std::lower_bound(places.begin(), places.end(), from % length);
+  if (next != places.end()) return lap * length + *next;
+  const bool lasts = pass.values_last || units_[unit].lasting;
+  return lasts ? (lap + 1) * length + places.front() : kNever;
 }
 
 // The units to evict so that `bytes` more fit, by Belady's rule at place `from` of the order: farthest next
 // use first, then least recently touched. Those of `keep` are never chosen. May free less than is needed.
-std::vector<int> ResidencyPolicy::victims(int64_t bytes, size_t from, std::span<const int> keep) const {
+std::vector<int> ResidencyPolicy::victims(int64_t bytes, int64_t from, std::span<const int> keep) const {
   if (budget_bytes_ == kNever) return {};
   int64_t excess = resident_bytes_ + bytes - budget_bytes_;
   if (excess <= 0) return {};
   std::vector<std::pair<int64_t, int>> candidates;
-  for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
-    const Unit& unit = units_[static_cast<size_t>(i)];
+  for (int i = 0; i < std::ssize(units_); ++i) {
+    const Unit& unit = units_[i];
     if (unit.resident && unit.bytes > 0 && !contains(keep, i)) candidates.emplace_back(next_use(i, from), i);
   }
   std::sort(candidates.begin(), candidates.end(), [this](const auto& a, const auto& b) {
     if (a.first != b.first) return a.first > b.first;
-    return units_[static_cast<size_t>(a.second)].last_touch <
-           units_[static_cast<size_t>(b.second)].last_touch;
+    return units_[a.second].last_touch < units_[b.second].last_touch;
   });
   std::vector<int> chosen;
   for (size_t i = 0; i < candidates.size() && excess > 0; ++i) {
     chosen.push_back(candidates[i].second);
-    excess -= units_[static_cast<size_t>(candidates[i].second)].bytes;
+    excess -= units_[candidates[i].second].bytes;
   }
   return chosen;
 }
@@ -175,8 +174,8 @@ void ResidencyPolicy::evict(int unit, Actions& actions) {
 void ResidencyPolicy::fetch(int unit, bool ahead, Actions& actions) {
   set_resident(unit, true);
   if (ahead) {
-    units_[static_cast<size_t>(unit)].ahead = true;
-    ahead_bytes_ += units_[static_cast<size_t>(unit)].bytes;
+    units_[unit].ahead = true;
+    ahead_bytes_ += units_[unit].bytes;
   }
   actions.fetch.push_back(unit);
 }
@@ -186,30 +185,30 @@ void ResidencyPolicy::fetch(int unit, bool ahead, Actions& actions) {
 void ResidencyPolicy::prefetch(std::span<const int> keep, Actions& actions) {
   const PassState& pass = current();
   if (pass.order.empty() || prefetch_bytes_ == 0) return;
-  const size_t position = pass.position, length = pass.order.size();
-  const auto end = static_cast<int64_t>(pass.values_last ? position + length : length);
+  const int64_t position = pass.position, length = std::ssize(pass.order);
+  const int64_t end = pass.values_last ? position + length : length;
   // Absent units by their next use: a pass of many micro-batches is long, units are few.
   std::set<std::pair<int64_t, int>> wanted;
-  const auto want = [&](int unit, size_t from) {
+  const auto want = [&](int unit, int64_t from) {
     if (const int64_t use = next_use(unit, from); use < end) wanted.emplace(use, unit);
   };
-  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit)
+  for (int unit = 0; unit < std::ssize(units_); ++unit)
     if (!resident(unit)) want(unit, position);
   while (!wanted.empty()) {
     const auto [use, unit] = *wanted.begin();
     wanted.erase(wanted.begin());
-    const int64_t bytes = units_[static_cast<size_t>(unit)].bytes;
+    const int64_t bytes = units_[unit].bytes;
     if (ahead_bytes_ + bytes > prefetch_bytes_ || bytes > budget_bytes_) return;
-    const std::vector<int> out = victims(bytes, static_cast<size_t>(use), {});
+    const std::vector<int> out = victims(bytes, use, {});
     int64_t freed = 0;
     for (int victim : out) {
       if (contains(keep, victim) || next_use(victim, position) < use) return;
-      freed += units_[static_cast<size_t>(victim)].bytes;
+      freed += units_[victim].bytes;
     }
     if (budget_bytes_ != kNever && resident_bytes_ - freed + bytes > budget_bytes_) return;
     for (int victim : out) {
       evict(victim, actions);
-      want(victim, static_cast<size_t>(use));
+      want(victim, use);
     }
     fetch(unit, true, actions);
   }

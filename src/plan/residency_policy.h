@@ -63,8 +63,8 @@ class ResidencyPolicy {
   /// Marks a unit resident or gone by other means (a gather scope).
   void set_resident(int unit, bool resident);
 
-  bool resident(int unit) const { return units_[static_cast<size_t>(unit)].resident; }
-  bool is_ahead(int unit) const { return units_[static_cast<size_t>(unit)].ahead; }
+  bool resident(int unit) const { return units_[unit].resident; }
+  bool is_ahead(int unit) const { return units_[unit].ahead; }
   int64_t resident_bytes() const { return resident_bytes_; }
   bool in_pass() const { return in_pass(Pass::Train) || in_pass(Pass::Evaluate); }
   bool in_pass(Pass pass) const { return state(pass).open; }
@@ -87,19 +87,19 @@ class ResidencyPolicy {
     std::vector<std::vector<int>> positions;  // per unit, ascending places in `order`
     bool values_last = false;
     bool open = false;
-    size_t position = 0;      // next place in `order`
+    int64_t position = 0;     // next place in `order`
     std::vector<int> record;  // since the pass was opened
     int64_t recordings = 0;
   };
 
-  PassState& state(Pass pass) { return passes_[static_cast<size_t>(pass)]; }
-  const PassState& state(Pass pass) const { return passes_[static_cast<size_t>(pass)]; }
+  PassState& state(Pass pass) { return passes_[pass == Pass::Train ? 0 : 1]; }
+  const PassState& state(Pass pass) const { return passes_[pass == Pass::Train ? 0 : 1]; }
   const PassState& current() const { return state(pass_); }
   void record(PassState& pass);
   void close(PassState& pass);
   void advance(int unit);
-  int64_t next_use(int unit, size_t from) const;
-  std::vector<int> victims(int64_t bytes, size_t from, std::span<const int> keep) const;
+  int64_t next_use(int unit, int64_t from) const;
+  std::vector<int> victims(int64_t bytes, int64_t from, std::span<const int> keep) const;
   void make_room(int64_t bytes, std::span<const int> keep, Actions& actions);
   void evict(int unit, Actions& actions);
   void fetch(int unit, bool ahead, Actions& actions);

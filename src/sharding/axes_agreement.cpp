@@ -64,11 +64,10 @@ void AxesAgreement::number(const Mesh& mesh, const Plan& plan) {
   if (spans_other_axes()) texts = gather_text(mesh, everyone_, mine, "parameters");
   std::map<std::string, int64_t, std::less<>> numbers;
   for (const std::string& text : texts)
-    for (std::string& name : lines_of(text))
-      numbers.emplace(std::move(name), static_cast<int64_t>(numbers.size()));
+    for (std::string& name : lines_of(text)) numbers.emplace(std::move(name), std::ssize(numbers));
   for_each_parameter(
       plan, [&](const UnitParameter& parameter) { common_number_.push_back(numbers.at(parameter.name)); });
-  common_parameters_ = static_cast<int64_t>(numbers.size());
+  common_parameters_ = std::ssize(numbers);
 }
 
 // A parameter that is said to be the same along an axis must be the same box there.
@@ -153,8 +152,7 @@ void AxesAgreement::name_other_order(std::span<const int> gathered_units) const 
 
 void AxesAgreement::sum_over_ranks(std::span<double> sums) const {
   if (everyone_.size() == 1 || sums.empty()) return;
-  const auto parameters = static_cast<int64_t>(common_number_.size());
-  const int64_t each = static_cast<int64_t>(sums.size()) / parameters;
+  const int64_t parameters = std::ssize(common_number_), each = std::ssize(sums) / parameters;
   const at::Tensor own = at::zeros({common_parameters_ * each}, at::kDouble);
   double* const mine = own.mutable_data_ptr<double>();
   for (int64_t i = 0; i < parameters; ++i)

@@ -58,7 +58,7 @@ void GradientBuckets::add(int unit, bool first, const std::shared_ptr<const Grad
 
 void GradientBuckets::flush() {
   if (filling_.pieces.empty()) return;
-  if (static_cast<int64_t>(in_flight_.size()) == kBucketsInFlight) settle_oldest();
+  if (std::ssize(in_flight_) == kBucketsInFlight) settle_oldest();
   Bucket bucket = std::exchange(filling_, {});
   const int64_t ranks = shard_group_.size();
   bucket.staging = take_staging();
@@ -122,7 +122,7 @@ at::Tensor GradientBuckets::take_staging() {
   // Where memory is shared, one more than may be in flight: ranks that are slower may still read the last
   // one.
   const int64_t most = kBucketsInFlight + (group().shares_memory() ? 1 : 0);
-  if (static_cast<int64_t>(staging_.size() + in_flight_.size()) < most) {
+  if (std::ssize(staging_) + std::ssize(in_flight_) < most) {
     at::Tensor fresh =
         input_tensor(group(), shard_group_.size() * piece_numel_, scalar_type_of(plan_.communication_dtype));
     // What pads a unit's rows is sent and never filled. Shared memory is zeros at first.

@@ -70,8 +70,8 @@ class GradientBuckets {
     Work work;
   };
 
-  const UnitLayout& layout(int unit) const { return units_[static_cast<size_t>(unit)].layout; }
-  UnitGradient& gradient(int unit) { return gradients_[static_cast<size_t>(unit)]; }
+  const UnitLayout& layout(int unit) const { return units_[unit].layout; }
+  UnitGradient& gradient(int unit) { return gradients_[unit]; }
   /// The piece of its shard's sum, borrowed until the bucket is settled.
   at::Tensor borrow_sum(Piece& piece);
   bool sums_into_shards() const { return accumulation_dtype_ == at::kFloat; }

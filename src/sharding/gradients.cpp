@@ -20,9 +20,9 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
       gradients_(units.size()),
       buckets_(units, gradients_, sums_, shard_group_, replica_group_, plan),
       replicas_(replica_group_, scalar_type_of(plan.communication_dtype), plan.reduce_bucket_numel) {
-  for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
-    const UnitLayout& layout = units_[static_cast<size_t>(i)].layout;
-    for (int p = 0; p < static_cast<int>(layout.parameters.size()); ++p) places_.emplace_back(i, p);
+  for (int i = 0; i < std::ssize(units_); ++i) {
+    const UnitLayout& layout = units_[i].layout;
+    for (int p = 0; p < std::ssize(layout.parameters); ++p) places_.emplace_back(i, p);
     if (layout.trainable) order_.push_back(i);
   }
   std::reverse(order_.begin(), order_.end());
@@ -45,9 +45,9 @@ void Gradients::begin_backward(bool boundary) {
 }
 
 void Gradients::on_gradient(int parameter, const at::Tensor& value) {
-  const auto [unit, place] = places_[static_cast<size_t>(parameter)];
+  const auto [unit, place] = places_[parameter];
   UnitGradient& target = gradient(unit);
-  used_[static_cast<size_t>(parameter)] = 1;
+  used_[parameter] = 1;
   // Part of it may have gone already: what comes now is a second contribution.
   if (target.state() == GradientState::Packing) buckets_.flush();
   target.add(place, value);

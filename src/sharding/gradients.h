@@ -58,8 +58,8 @@ class Gradients {
     return plan_.placements.gradient == Placement::Partial && plan_.accumulation_steps > 1;
   }
   bool sends_now() const { return plan_.placements.gradient == Placement::Shard || boundary_; }
-  UnitGradient& gradient(int unit) { return gradients_[static_cast<size_t>(unit)]; }
-  const std::string& name(int unit) const { return units_[static_cast<size_t>(unit)].layout.name; }
+  UnitGradient& gradient(int unit) { return gradients_[unit]; }
+  const std::string& name(int unit) const { return units_[unit].layout.name; }
   void send_complete();
   void send(int unit);
   void add_up_here(int unit, bool late);

@@ -47,7 +47,7 @@ class Initialiser {
   bool comes_from_elsewhere(int parameter) const {
     return elsewhere_ != nullptr && elsewhere_->holds(name(parameter));
   }
-  const std::string& name(int parameter) const { return model_.names()[static_cast<size_t>(parameter)]; }
+  const std::string& name(int parameter) const { return model_.names()[parameter]; }
   ElementRange part_looked_at(int parameter) const;
   void take_from_first_along_other_axes(int parameter, const at::Tensor& value);
   void take_parameter(int parameter, const at::Tensor& value);
@@ -108,7 +108,7 @@ void Initialiser::take_from_first_along_other_axes(int parameter, const at::Tens
 void Initialiser::take_parameter(int parameter, const at::Tensor& value) {
   const UnitParameter& spot = model_.spot_of(parameter);
   Unit& unit = model_.unit_of(parameter);
-  drawn_[static_cast<size_t>(model_.place_of(parameter).unit)] = 1;
+  drawn_[model_.place_of(parameter).unit] = 1;
   if (spot.numel > 0) {
     const at::Tensor flat = value.view({-1});
     if (unit.owns_whole()) unit.full.narrow(0, spot.offset, spot.numel).copy_(flat);

@@ -24,7 +24,7 @@ class Collector {
     require(tensor.layout() == at::kStrided && tensor.has_storage(), ErrorKind::Unsupported, name,
             "parameters must be dense tensors");
     const int64_t identity = identity_of(name, tensor);
-    Entry& entry = entries_[static_cast<size_t>(identity)];
+    Entry& entry = entries_[identity];
     if (std::none_of(entry.tensors.begin(), entry.tensors.end(),
                      [&](const at::Tensor& known) { return known.is_same(tensor); }))
       entry.tensors.push_back(tensor);
@@ -59,7 +59,7 @@ class Collector {
   int64_t identity_of(const std::string& name, const at::Tensor& tensor) {
     if (tensor.numel() > 0) {
       for (int64_t index : by_storage_[storage_of(tensor)]) {
-        const Entry& entry = entries_[static_cast<size_t>(index)];
+        const Entry& entry = entries_[index];
         const at::Tensor& other = entry.tensors.front();
         if (other.sizes() == tensor.sizes() && other.strides() == tensor.strides() &&
             other.storage_offset() == tensor.storage_offset())

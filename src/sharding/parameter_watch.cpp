@@ -38,7 +38,7 @@ uint64_t check_of(const at::Tensor& values) {
 // torch::load gives a tensor the storage of the one in the file, and keeps its own type: a writing (set_),
 // which a storage of another number of bytes betrays.
 bool is_misread(const at::Tensor& tensor) {
-  const auto numel = static_cast<size_t>(tensor.numel()), bytes = tensor.storage().nbytes();
+  const size_t numel = tensor.numel(), bytes = tensor.storage().nbytes();
   return tensor._version() > 0 && tensor.storage_offset() == 0 && tensor.is_contiguous() &&
          bytes != tensor.nbytes() && (bytes == 2 * numel || bytes == 4 * numel || bytes == 8 * numel);
 }
@@ -50,12 +50,9 @@ at::Tensor own_part(const ShardedModel& model, const Unit& unit) {
 }  // namespace
 
 ParameterWatch::ParameterWatch(ShardedModel& model)
-    : model_(model),
-      parameters_(model.units.size()),
-      versions_(static_cast<size_t>(model.parameter_count())) {
-  for (int i = 0; i < model.parameter_count(); ++i)
-    parameters_[static_cast<size_t>(model.place_of(i).unit)].push_back(i);
-  for (size_t u = 0; u < parameters_.size(); ++u) forget_writes(static_cast<int>(u));
+    : model_(model), parameters_(model.units.size()), versions_(model.parameter_count()) {
+  for (int i = 0; i < model.parameter_count(); ++i) parameters_[model.place_of(i).unit].push_back(i);
+  for (int u = 0; u < std::ssize(parameters_); ++u) forget_writes(u);
 }
 
 void ParameterWatch::make_views(int parameter) {
@@ -92,7 +89,7 @@ void ParameterWatch::require_views() {
              "the values over; they are dropped",
              "do it in a zero::GatherScope with Access::Modify");
       }
-      int64_t& seen = versions_[static_cast<size_t>(i)][t];
+      int64_t& seen = versions_[i][t];
       if (unit.keeps_writes() || unit.scope.modifying > 0 || tensors[t]._version() == seen) continue;
       seen = tensors[t]._version();
       adopt_written(index, i);
@@ -103,15 +100,15 @@ void ParameterWatch::require_views() {
 }
 
 void ParameterWatch::adopt_written(int unit, int parameter) {
-  Unit& written = model_.units[static_cast<size_t>(unit)];
+  Unit& written = model_.units[unit];
   if (!written.shard_lies_in_full()) return;  // it is lost
   for (const ShardSegment& segment : model_.segments_of_parameter(parameter))
     written.adopt_shard(segment.begin, segment.end);
 }
 
 void ParameterWatch::forget_writes(int unit) {
-  for (const int i : parameters_[static_cast<size_t>(unit)]) {
-    std::vector<int64_t>& versions = versions_[static_cast<size_t>(i)];
+  for (const int i : parameters_[unit]) {
+    std::vector<int64_t>& versions = versions_[i];
     versions.clear();
     for (const at::Tensor& tensor : model_.tensors_of(i)) versions.push_back(tensor._version());
   }
@@ -159,7 +156,7 @@ void ParameterWatch::take_in(int parameter, const at::Tensor& value) {
 
 void ParameterWatch::take_in_replaced(int unit) {
   std::exception_ptr refused;
-  for (const int i : parameters_[static_cast<size_t>(unit)]) {
+  for (const int i : parameters_[unit]) {
     try {
       const at::Tensor value = replacement_of(i);
       make_views(i);
@@ -173,15 +170,15 @@ void ParameterWatch::take_in_replaced(int unit) {
 }
 
 void ParameterWatch::take_in_replaced_of(int unit, int root) {
-  const std::vector<int>& parameters = parameters_[static_cast<size_t>(unit)];
+  const std::vector<int>& parameters = parameters_[unit];
   const std::string& unit_name = model_.layout(unit).name;
   std::vector<at::Tensor> values(parameters.size());
-  at::Tensor replaced = at::zeros({static_cast<int64_t>(parameters.size()) + 1}, at::kByte);
+  at::Tensor replaced = at::zeros({std::ssize(parameters) + 1}, at::kByte);
   std::exception_ptr refused;
   try {
-    for (size_t p = 0; p < values.size() && model_.all.rank() == root; ++p) {
+    for (int p = 0; p < std::ssize(values) && model_.all.rank() == root; ++p) {
       values[p] = replacement_of(parameters[p]);
-      replaced[static_cast<int64_t>(p)] = values[p].defined();
+      replaced[p] = values[p].defined();
     }
   } catch (...) {
     refused = std::current_exception();
@@ -190,12 +187,12 @@ void ParameterWatch::take_in_replaced_of(int unit, int root) {
   replaced = replaced.to(model_.mesh.device());
   model_.all.broadcast(replaced, root, unit_name).wait();
   replaced = replaced.cpu();
-  for (size_t p = 0; p < values.size(); ++p) make_views(parameters[p]);
+  for (int p = 0; p < std::ssize(values); ++p) make_views(parameters[p]);
   if (refused) std::rethrow_exception(refused);
   require(!replaced[replaced.numel() - 1].item<bool>(), ErrorKind::Usage, unit_name,
           "rank " + std::to_string(root) + " replaced a parameter by what cannot be its value");
-  for (size_t p = 0; p < values.size(); ++p) {
-    if (!replaced[static_cast<int64_t>(p)].item<bool>()) continue;
+  for (int p = 0; p < std::ssize(values); ++p) {
+    if (!replaced[p].item<bool>()) continue;
     const auto options = at::TensorOptions(at::kFloat).device(model_.mesh.device());
     at::Tensor value = model_.all.rank() == root ? values[p].to(at::kFloat).contiguous()
                                                  : at::empty(model_.spot_of(parameters[p]).shape, options);
@@ -207,7 +204,7 @@ void ParameterWatch::take_in_replaced_of(int unit, int root) {
 
 // Of each parameter's part in this rank's shard.
 std::vector<uint64_t> ParameterWatch::checks_of(int unit) const {
-  const Unit& watched = model_.units[static_cast<size_t>(unit)];
+  const Unit& watched = model_.units[unit];
   std::vector<uint64_t> checks;
   if (watched.keeps_writes()) return checks;
   const at::Tensor mine = own_part(model_, watched);
@@ -217,7 +214,7 @@ std::vector<uint64_t> ParameterWatch::checks_of(int unit) const {
 }
 
 void ParameterWatch::begin_scope(int index, bool modifies) {
-  Unit& unit = model_.units[static_cast<size_t>(index)];
+  Unit& unit = model_.units[index];
   if (!modifies) {
     if (unit.pins == 1) unit.scope.checks = checks_of(index);
   } else if (unit.scope.modifying++ == 0) {
@@ -228,12 +225,12 @@ void ParameterWatch::begin_scope(int index, bool modifies) {
 void ParameterWatch::end_scope(int unit, bool modifies) {
   if (modifies)
     take_over(unit);
-  else if (model_.units[static_cast<size_t>(unit)].scope.modifying == 0)
+  else if (model_.units[unit].scope.modifying == 0)
     refuse_written(unit);
 }
 
 void ParameterWatch::take_over(int index) {
-  Unit& unit = model_.units[static_cast<size_t>(index)];
+  Unit& unit = model_.units[index];
   std::exception_ptr refused;
   try {
     take_in_replaced(index);
@@ -251,7 +248,7 @@ void ParameterWatch::take_over(int index) {
 }
 
 void ParameterWatch::refuse_written(int index) {
-  std::vector<uint64_t>& checks = model_.units[static_cast<size_t>(index)].scope.checks;
+  std::vector<uint64_t>& checks = model_.units[index].scope.checks;
   const std::vector<uint64_t> before = std::exchange(checks, checks_of(index));
   const std::vector<ShardSegment> segments = model_.segments(index);
   std::string written;

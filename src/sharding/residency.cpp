@@ -42,9 +42,9 @@ Residency::Residency(std::vector<Unit>& units, Group shard_group, const Plan& pl
       seals_(seals),
       budget_bytes_(plan.budget_bytes),
       policy_(policy_options(units, plan)) {
-  for (size_t i = 0; i < units_.size(); ++i) {
-    units_[i].tag->residency = this;
-    if (units_[i].state == SlabState::Resident) policy_.set_resident(static_cast<int>(i), true);
+  for (Unit& unit : units_) {
+    unit.tag->residency = this;
+    if (unit.state == SlabState::Resident) policy_.set_resident(unit.index, true);
   }
   seal_all();
 }
@@ -101,8 +101,7 @@ void Residency::need(std::span<const int> units) {
 void Residency::end_span() {
   const int unit = std::exchange(computing_, -1);
   if (unit < 0) return;
-  trace_->span(Trace::Row::Compute, units_[static_cast<size_t>(unit)].layout.name, computing_since_,
-               Trace::Clock::now());
+  trace_->span(Trace::Row::Compute, units_[unit].layout.name, computing_since_, Trace::Clock::now());
 }
 
 void Residency::apply(const ResidencyPolicy::Actions& actions) {
@@ -111,7 +110,7 @@ void Residency::apply(const ResidencyPolicy::Actions& actions) {
 }
 
 void Residency::start(int index) {
-  Unit& unit = units_[static_cast<size_t>(index)];
+  Unit& unit = units_[index];
   if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) return;
   SlabWork own;
   if (!unit.full.defined()) allocate(unit);
@@ -126,7 +125,7 @@ void Residency::start(int index) {
 }
 
 void Residency::finish(int index) {
-  Unit& unit = units_[static_cast<size_t>(index)];
+  Unit& unit = units_[index];
   if (unit.state == SlabState::Resident) return;
   require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
           "waits for an all-gather that was not started");
@@ -139,7 +138,7 @@ void Residency::finish(int index) {
 
 void Residency::open(int index) {
   finish(index);
-  Unit& unit = units_[static_cast<size_t>(index)];
+  Unit& unit = units_[index];
   if (!unit.is_open) unit.expose();
 }
 
@@ -152,7 +151,7 @@ void Residency::seal_all() {
 }
 
 void Residency::drop(int index) {
-  Unit& unit = units_[static_cast<size_t>(index)];
+  Unit& unit = units_[index];
   if (unit.pins > 0 || unit.state == SlabState::Absent || persistent_ || always_resident(unit)) return;
   finish(index);
   unit.hide();
@@ -209,18 +208,16 @@ void Residency::values_changed(bool frozen_too) {
   last_needed_ = -1;
   if (shard_group_.size() == 1) return;
   policy_.forget_values(frozen_too);
-  for (size_t i = 0; i < units_.size(); ++i) {
-    Unit& unit = units_[i];
-    const auto index = static_cast<int>(i);
+  for (Unit& unit : units_) {
     if (unit.layout.padded_numel == 0) continue;
     if (unit.layout.trainable || frozen_too) {
-      if (unit.state == SlabState::Fetching) finish(index);
+      if (unit.state == SlabState::Fetching) finish(unit.index);
       if (unit.state == SlabState::Resident && persistent_)
         outdate(unit);
       else
-        drop(index);
+        drop(unit.index);
     } else if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) {
-      policy_.set_resident(index, true);
+      policy_.set_resident(unit.index, true);
     }
   }
 }
@@ -232,7 +229,7 @@ void Residency::outdate(Unit& unit) {
 
 void Residency::pin(int index, bool modify) {
   const std::lock_guard lock(mutex_);
-  Unit& unit = units_[static_cast<size_t>(index)];
+  Unit& unit = units_[index];
   unit.pins++;
   start(index);
   open(index);
@@ -253,7 +250,7 @@ void Residency::copy_to_modify(Unit& unit) {
 
 void Residency::unpin(int index) {
   const std::lock_guard lock(mutex_);
-  Unit& unit = units_[static_cast<size_t>(index)];
+  Unit& unit = units_[index];
   last_needed_ = -1;
   if (--unit.pins > 0) return;
   if (unit.common.defined() && !unit.full.is_same(unit.common)) {

@@ -103,7 +103,7 @@ void ShardedModel::add_master(Unit& unit) {
 }
 
 std::vector<ShardSegment> ShardedModel::segments(int unit) const {
-  return segments_of(layout(unit), shard_group.rank(), first_parameter_[static_cast<size_t>(unit)]);
+  return segments_of(layout(unit), shard_group.rank(), first_parameter_[unit]);
 }
 
 std::vector<ShardSegment> ShardedModel::segments_of_parameter(int parameter) const {
@@ -117,8 +117,7 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
   const std::vector<int> group_of = assign_groups(names_, options.groups);
   for (int u : trainable) {
     OptimizerShard shard{.unit = u, .tier = layout(u).tiers.optimizer, .segments = segments(u)};
-    for (ShardSegment& segment : shard.segments)
-      segment.group = group_of[static_cast<size_t>(segment.parameter)];
+    for (ShardSegment& segment : shard.segments) segment.group = group_of[segment.parameter];
     optimizer_shards.push_back(std::move(shard));
   }
   if (replica_group.size() > 1) share_out_sums();
@@ -148,7 +147,7 @@ ShardedModel::Place ShardedModel::place_of(const std::string& name) const {
     fail(ErrorKind::Usage, name, "the model has no such parameter",
          near.empty() ? "" : "did you mean '" + near + "'?");
   }
-  return places_[static_cast<size_t>(found->second)];
+  return places_[found->second];
 }
 
 double ShardedModel::gradient_scale() const {
@@ -199,7 +198,7 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
 at::Tensor ShardedModel::gather(Place place, const at::Tensor& shard) const {
   OwnWork own;
   const UnitLayout& unit = layout(place.unit);
-  const UnitParameter& parameter = unit.parameters[static_cast<size_t>(place.parameter)];
+  const UnitParameter& parameter = unit.parameters[place.parameter];
   at::Tensor part = shard.to(at::kFloat);
   at::Tensor full = at::empty({unit.padded_numel}, part.options());
   if (unit.padded_numel > 0) shard_group.all_gather(full, part, unit.name).wait();

@@ -33,16 +33,16 @@ class ShardedModel {
   };
   /// Throws Usage, naming the nearest parameter, for an unknown name. Tied names are known.
   Place place_of(const std::string& name) const;
-  Place place_of(int parameter) const { return places_[static_cast<size_t>(parameter)]; }
+  Place place_of(int parameter) const { return places_[parameter]; }
   int parameter_count() const { return static_cast<int>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<at::Tensor>& tensors_of(int parameter) const {
-    return model_.tensors.at(names_[static_cast<size_t>(parameter)]);
+    return model_.tensors.at(names_[parameter]);
   }
-  const UnitLayout& layout(int unit) const { return units[static_cast<size_t>(unit)].layout; }
+  const UnitLayout& layout(int unit) const { return units[unit].layout; }
   std::vector<ShardSegment> segments(int unit) const;
   /// The same by a parameter's index over all units.
-  Unit& unit_of(int parameter) { return units[static_cast<size_t>(place_of(parameter).unit)]; }
+  Unit& unit_of(int parameter) { return units[place_of(parameter).unit]; }
   const UnitParameter& spot_of(int parameter) const { return layout_of(place_of(parameter)); }
   std::vector<ShardSegment> segments_of_parameter(int parameter) const;
 
@@ -74,7 +74,7 @@ class ShardedModel {
   void share_out_sums();
   void make_optimizer(const OptimizerSpec& spec);
   const UnitParameter& layout_of(Place place) const {
-    return plan.units[static_cast<size_t>(place.unit)].parameters[static_cast<size_t>(place.parameter)];
+    return plan.units[place.unit].parameters[place.parameter];
   }
   double own_squares(double scale);
   StepAgreement agree_on_step();

@@ -66,9 +66,9 @@ void Unit::move_to(SlabState next) {
       {false, false, false, true},  // Fetching: waited for
       {true, true, false, false},   // Resident: evicted, or outdated by a step
   }};
-  require(kLegal[static_cast<size_t>(state)][static_cast<size_t>(next)], ErrorKind::Internal, layout.name,
-          "illegal slab transition " + std::to_string(static_cast<int>(state)) + " -> " +
-              std::to_string(static_cast<int>(next)));
+  const int from = static_cast<int>(state), to = static_cast<int>(next);
+  require(kLegal[from][to], ErrorKind::Internal, layout.name,
+          "illegal slab transition " + std::to_string(from) + " -> " + std::to_string(to));
   state = next;
 }
 

@@ -52,7 +52,7 @@ void fill_row(const at::Tensor& into, const at::Tensor& values) {
     auto* to = static_cast<char*>(into.mutable_data_ptr());
     const auto bytes = static_cast<int64_t>(into.element_size());
     parallel_over(values, kStreamedBytes / bytes, [&](int64_t begin, int64_t end) {
-      stream_bytes(to + begin * bytes, from + begin * bytes, static_cast<size_t>((end - begin) * bytes));
+      stream_bytes(to + begin * bytes, from + begin * bytes, (end - begin) * bytes);
     });
   } else {
     into.copy_(values);
@@ -71,7 +71,7 @@ void UnitGradient::move_to(GradientState next) {
 }
 
 void UnitGradient::add(int place, const at::Tensor& gradient) {
-  at::Tensor& pending = pending_[static_cast<size_t>(place)];
+  at::Tensor& pending = pending_[place];
   if (pending.defined()) {
     pending = pending.to(c10::typeMetaToScalarType(sums_.dtype())) + flat(gradient);
     return;

@@ -25,13 +25,11 @@ Board::Board(Segment segment, int rank, int ranks)
     : segment_(std::move(segment)), rank_(rank), ranks_(ranks) {}
 
 // Fresh memory of the kernel is zero, which is the empty board.
-Board Board::create(int ranks) {
-  return {Segment::create(sizeof(Rank) * static_cast<size_t>(ranks)), 0, ranks};
-}
+Board Board::create(int ranks) { return {Segment::create(sizeof(Rank) * ranks), 0, ranks}; }
 
 Board Board::open(const SegmentName& name, int rank, int ranks) {
   Segment segment = Segment::open(name);
-  require(segment.bytes() >= sizeof(Rank) * static_cast<size_t>(ranks), ErrorKind::Comm, "shared memory",
+  require(segment.bytes() >= sizeof(Rank) * ranks, ErrorKind::Comm, "shared memory",
           "the board of the group is too small", "do all ranks run the same program?");
   return {std::move(segment), rank, ranks};
 }

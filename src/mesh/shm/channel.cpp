@@ -126,7 +126,7 @@ class ShmChannel final : public Channel {
 
   at::Tensor empty(int64_t numel, at::ScalarType dtype) override {
     auto memory = conversation_->memory();
-    char* block = memory->allocate(static_cast<size_t>(numel) * c10::elementSize(dtype));
+    char* block = memory->allocate(numel * c10::elementSize(dtype));
     return tensor_over(block, numel, dtype, [memory, block] { memory->release(block); });
   }
 
@@ -136,7 +136,7 @@ class ShmChannel final : public Channel {
       Location data, users;
     };
     auto memory = conversation_->memory();
-    const size_t bytes = static_cast<size_t>(numel) * c10::elementSize(dtype);
+    const size_t bytes = numel * c10::elementSize(dtype);
     at::Tensor wire = at::empty({sizeof(Offer)}, at::kByte);
     if (rank() == 0) {
       auto [data, users] = memory->lend(bytes, ranks());

@@ -38,8 +38,8 @@ void pause() {
 
 Conversation::Conversation(std::shared_ptr<HostMemory> memory, Board board, int rank, int ranks)
     : memory_(std::move(memory)), board_(std::move(board)), rank_(rank), ranks_(ranks) {
-  pulled_.resize(static_cast<size_t>(ranks));
-  inbox_.resize(static_cast<size_t>(ranks));
+  pulled_.resize(ranks);
+  inbox_.resize(ranks);
   for (int other = 0; other < ranks; ++other) {
     int process = -1;
     if (other != rank) {
@@ -109,13 +109,12 @@ void Conversation::progress() {
 void Conversation::pull_posts() {
   for (int rank = 0; rank < ranks_; ++rank) {
     if (rank == rank_) continue;
-    uint64_t& next = pulled_[static_cast<size_t>(rank)];
+    uint64_t& next = pulled_[rank];
     Message message;
     for (;; ++next) {
       const Board::Pull found = board_.pull(rank, next, message);
       if (found == Board::Pull::Nothing) break;
-      if (found == Board::Pull::Message)
-        inbox_[static_cast<size_t>(rank)][message.tag].push_back({message, next});
+      if (found == Board::Pull::Message) inbox_[rank][message.tag].push_back({message, next});
     }
   }
 }
@@ -124,7 +123,7 @@ void Conversation::read_arrived(Reading& reading) {
   try {
     for (Reading::From& from : reading.from) {
       if (from.data != nullptr) continue;
-      auto& box = inbox_[static_cast<size_t>(from.rank)];
+      auto& box = inbox_[from.rank];
       auto found = box.find(reading.tag);
       if (found == box.end()) continue;
       const Arrived arrived = found->second.front();
@@ -161,8 +160,8 @@ void Conversation::take(Reading& reading, Reading::From& from, const Arrived& ar
 }
 
 void Conversation::add_up(Reading& reading) {
-  std::vector<const void*> rows(static_cast<size_t>(ranks_), reading.own);
-  for (const Reading::From& from : reading.from) rows[static_cast<size_t>(from.rank)] = from.data;
+  std::vector<const void*> rows(ranks_, reading.own);
+  for (const Reading::From& from : reading.from) rows[from.rank] = from.data;
   const auto began = Clock::now();
   ordered_sums(reading.sums, rows, reading.dtype, rank_);
   worked_s_ += std::chrono::duration<double>(Clock::now() - began).count();
@@ -212,7 +211,7 @@ std::vector<int> Conversation::awaited(const Reading* reading, const Telling* te
 // first.
 void Conversation::require_alive(const std::vector<int>& ranks) {
   for (int rank : ranks) {
-    pollfd watch{processes_[static_cast<size_t>(rank)], POLLIN, 0};
+    pollfd watch{processes_[rank], POLLIN, 0};
     if (watch.fd < 0 || poll(&watch, 1, 0) <= 0) continue;
     progress();
     throw TransferError("its process has ended", {rank}, false);

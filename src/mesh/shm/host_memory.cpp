@@ -41,7 +41,7 @@ char* HostMemory::hand_out(Own& own, size_t offset, size_t bytes, bool zero) {
 
 void HostMemory::give(char* block) {
   for (Own& own : own_)
-    if (own.segment.holds(block, 1)) return own.blocks.give(static_cast<size_t>(block - own.segment.data()));
+    if (own.segment.holds(block, 1)) return own.blocks.give(block - own.segment.data());
   fail(ErrorKind::Internal, "shared memory", "a block is given back that is not of this rank");
 }
 

@@ -67,7 +67,7 @@ Segment Segment::open(const SegmentName& name) {
   const struct stat status = status_of(file.get(), place);
   require(status.st_ino == name.inode && status.st_size > 0, ErrorKind::Comm, place,
           path + " is not the memory that was announced", "that process has ended; see what it printed");
-  Segment segment(name, file.get(), static_cast<size_t>(status.st_size));
+  Segment segment(name, file.get(), status.st_size);
   segment.fd_ = -1;
   return segment;
 }
