@@ -20,6 +20,7 @@ using Parameter = std::optional<at::Tensor>;
 RuleMemory memory_of(const at::Tensor& master, const at::Tensor& gradient, const Parameter& parameter,
                      at::TensorList states) {
   return {.lease = {},
+          .gradients = {},
           .master = master,
           .gradient = gradient,
           .parameter = parameter.value_or(at::Tensor()),
