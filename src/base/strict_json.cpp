@@ -64,8 +64,8 @@ JsonPlace JsonPlace::operator[](std::string_view key) const {
   return inner(member == value_->end() ? kNoJson : *member, ".", key);
 }
 
-JsonPlace JsonPlace::entry(const nlohmann::json::object_t::value_type& member) const {
-  return inner(member.second, "", "[" + quoted(member.first) + "]");
+JsonPlace JsonPlace::entry(const std::string& name, const nlohmann::json& value) const {
+  return inner(value, "", "[" + quoted(name) + "]");
 }
 
 JsonPlace JsonPlace::at(size_t index) const {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,21 +62,13 @@ class JsonPlace {
 
   void require_object() const;
 
-  /// The elements of an array, in order.
-  auto elements() const {
-    return std::views::iota(size_t{0}, array_size()) |
-           std::views::transform([array = *this](size_t index) { return array.at(index); });
-  }
-
-  /// The names and values of an object whose keys the file chooses, in the order of their names.
-  auto members() const {
-    require_object();
-    using Members = nlohmann::json::object_t;
-    return std::views::transform(
-        value_->get_ref<const Members&>(), [object = *this](const Members::value_type& member) {
-          return std::pair<const std::string&, JsonPlace>(member.first, object.entry(member));
-        });
-  }
+  class Elements;
+  class Members;
+  /// The elements of an array, in order, as a JsonPlace each.
+  Elements elements() const;
+  /// The names and values of an object whose keys the file chooses, in the order of their names, as a pair of
+  /// a string and a JsonPlace each.
+  Members members() const;
 
   /// Throws Corrupt: expectation(what, value()) at this place.
   [[noreturn]] void expected(std::string_view what) const;
@@ -86,12 +77,71 @@ class JsonPlace {
   JsonPlace(const nlohmann::json& value, std::string place, bool is_document)
       : value_(&value), place_(std::move(place)), is_document_(is_document) {}
 
-  JsonPlace entry(const nlohmann::json::object_t::value_type& member) const;
+  /// A member whose name the file chooses.
+  JsonPlace entry(const std::string& name, const nlohmann::json& value) const;
   JsonPlace inner(const nlohmann::json& value, std::string_view separator, std::string_view step) const;
 
   const nlohmann::json* value_;
   std::string place_;
   bool is_document_ = true;  // a path has yet to begin
 };
+
+/// For loops over it; the document must outlive it.
+class JsonPlace::Elements {
+ public:
+  class Iterator {
+   public:
+    Iterator(const JsonPlace& array, size_t index) : array_(array), index_(index) {}
+    JsonPlace operator*() const { return array_.at(index_); }
+    Iterator& operator++() { return ++index_, *this; }
+    bool operator==(const Iterator& other) const { return index_ == other.index_; }
+
+   private:
+    const JsonPlace& array_;
+    size_t index_;
+  };
+
+  /// Throws as array_size().
+  explicit Elements(JsonPlace array) : array_(std::move(array)), size_(array_.array_size()) {}
+  Iterator begin() const { return {array_, 0}; }
+  Iterator end() const { return {array_, size_}; }
+
+ private:
+  JsonPlace array_;
+  size_t size_;
+};
+
+/// The same of an object.
+class JsonPlace::Members {
+ public:
+  using Inner = nlohmann::json::object_t::const_iterator;
+  class Iterator {
+   public:
+    Iterator(const JsonPlace& object, Inner inner) : object_(object), inner_(inner) {}
+    std::pair<const std::string&, JsonPlace> operator*() const {
+      return {inner_->first, object_.entry(inner_->first, inner_->second)};
+    }
+    Iterator& operator++() { return ++inner_, *this; }
+    bool operator==(const Iterator& other) const { return inner_ == other.inner_; }
+
+   private:
+    const JsonPlace& object_;
+    Inner inner_;
+  };
+
+  /// Throws as require_object().
+  explicit Members(JsonPlace object) : object_(std::move(object)) { object_.require_object(); }
+  Iterator begin() const { return {object_, all().begin()}; }
+  Iterator end() const { return {object_, all().end()}; }
+
+ private:
+  const nlohmann::json::object_t& all() const {
+    return object_.value().get_ref<const nlohmann::json::object_t&>();
+  }
+  JsonPlace object_;
+};
+
+inline JsonPlace::Elements JsonPlace::elements() const { return Elements(*this); }
+inline JsonPlace::Members JsonPlace::members() const { return Members(*this); }
 
 }  // namespace zero

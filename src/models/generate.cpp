@@ -117,12 +117,13 @@ std::vector<int64_t> go_on(const TextLogits& logits_of, std::span<const int64_t>
   const at::NoGradGuard no_grad;
   std::mt19937_64 generator(options.seed);
   std::vector<int64_t> text(prompt.begin(), prompt.end());
+  const std::vector<int64_t>& stop = options.stop_tokens;
   for (int64_t i = 0; i < options.max_new_tokens; i++) {
     const auto logits = last_logits(logits_of(text));
     const std::span<const float> values(logits.const_data_ptr<float>(), logits.numel());
     const int64_t drawn = draw(next_token_distribution(values, options), generator);
     const int64_t next = together.agree ? together.agree(drawn) : drawn;
-    if (std::ranges::find(options.stop_tokens, next) != options.stop_tokens.end()) break;
+    if (std::find(stop.begin(), stop.end(), next) != stop.end()) break;
     text.push_back(next);
   }
   return {text.begin() + std::ssize(prompt), text.end()};
