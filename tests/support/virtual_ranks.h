@@ -12,22 +12,22 @@
 
 namespace zero::virtual_device::testing {
 
-/// This process's device, made when first asked for. Traced.
-inline VirtualDevices& own_devices() {
-  static const auto devices = [] {
-    VirtualDeviceOptions options = plain_options();
-    options.devices = 1;
+/// This process's device, made when first asked for: then the description counts. Traced.
+inline VirtualDevices& own_devices(const char* description = kPlainMachine) {
+  static const auto devices = [&] {
+    VirtualDeviceOptions options;
+    options.description = description_from_text(description, "description");
     options.trace = true;
     return std::make_unique<VirtualDevices>(options);
   }();
   return *devices;
 }
 
-inline zero::testing::RankOptions on_virtual_devices() {
+inline zero::testing::RankOptions on_virtual_devices(const char* description = kPlainMachine) {
   zero::testing::RankOptions options;
   options.mesh.device = c10::Device(c10::DeviceType::PrivateUse1, 0);
-  options.mesh.own_transport = [](const detail::TransportOptions& transport) {
-    own_devices();
+  options.mesh.own_transport = [description](const detail::TransportOptions& transport) {
+    own_devices(description);
     return make_virtual_transport(transport);
   };
   return options;
