@@ -35,7 +35,7 @@ int64_t nanoseconds(const JsonPlace& at) { return at.integer(kMostNanoseconds); 
 
 template <size_t n>
 void know_members(const JsonPlace& at, const std::array<std::string_view, n>& names) {
-  if (!at.value().is_object()) at.expected("an object");
+  at.require_object();
   for (const auto& [key, value] : at.value().items())
     require(std::find(names.begin(), names.end(), key) != names.end(), ErrorKind::Corrupt, at.place(),
             "unknown member \"" + key + "\"", "see configs/devices/ for what a device has");
@@ -74,7 +74,7 @@ Picoseconds DeviceDescription::kernel_time(double flops, Dtype dtype, double byt
 
 DeviceDescription description_from_text(std::string_view text, std::string_view place) {
   const nlohmann::json document = parse_json(text, place);
-  const JsonPlace at(document, std::string(place) + ": ");
+  const JsonPlace at(document, std::string(place));
   know_members(at, std::array<std::string_view, 13>{"name", "source", "memory_bytes", "flops_per_s",
                                                     "memory_bytes_per_s", "host_to_device", "device_to_host",
                                                     "device_to_device", "launch_ns", "kernel_ns",

@@ -1,7 +1,7 @@
 # ./dev fuzz [SECONDS] [TARGET...]: libFuzzer over what reads files of others. Sourced by ./dev.
 
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
-FUZZ_TARGETS=(safetensors_header checkpoint_index tokenizer token_file config)
+FUZZ_TARGETS=(safetensors_header checkpoint_index tokenizer token_file config device_description)
 
 build_fuzzers() {
   local folder=$ROOT/build/fuzz log=$ROOT/build/fuzz.log
@@ -31,6 +31,7 @@ do_fuzz() {
     local corpus=$ROOT/build/fuzz/corpus/$target log=$ROOT/build/fuzz/$target.log
     local seeds=$ROOT/fuzz/seeds/$target
     [ "$target" != config ] || seeds=$ROOT/configs
+    [ "$target" != device_description ] || seeds=$ROOT/configs/devices
     mkdir -p "$corpus"
     if "$ROOT/build/fuzz/${target}_fuzz" "$corpus" "$seeds" -max_total_time="$seconds" -timeout=10 \
       -rss_limit_mb=1024 -malloc_limit_mb=512 -artifact_prefix="$ROOT/build/fuzz/findings/$target-" >"$log" 2>&1; then
