@@ -8,7 +8,7 @@ build_benchmarks() {
   need_packages libbenchmark-dev
   set_up
   cmake -S "$ROOT" -B "$ROOT/build/$PRESET" -DZERO_BUILD_BENCHMARKS=ON >/dev/null || die "CMake could not add the benchmarks"
-  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench saving_bench gemm_bench operators_bench
+  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench saving_bench gemm_bench operators_bench virtual_device_bench
 }
 
 # The peers in a virtual environment of their own: PyTorch for Python and DeepSpeed, whose kernels need g++ and ninja.
@@ -46,7 +46,7 @@ record_lines() {
   python3 "$ROOT/bench/keep.py" "$ROOT/build/$name.jsonl" "$RESULTS/$name.json" "./dev bench $name"
 }
 
-USUAL_PARTS=(optimizer operators checkpoint saving dispatch collectives flops)
+USUAL_PARTS=(optimizer operators checkpoint saving dispatch virtual_device collectives flops)
 BENCH_PARTS=("${USUAL_PARTS[@]}" profiles)
 
 bench_part() {
@@ -56,6 +56,7 @@ bench_part() {
     checkpoint) record_lines checkpoint "$bench/checkpoint_bench" "$ROOT/build" ;;
     saving) record_lines saving "$zero" launch --lead --ranks 2 -- "$bench/saving_bench" "$ROOT/build" ;;
     dispatch) record_benchmark dispatch "$bench/dispatch_bench" ;;
+    virtual_device) record_benchmark virtual_device "$bench/virtual_device_bench" ;;
     operators) record_lines operators "$zero" launch --lead --ranks 2 -- "$bench/operators_bench" ;;
     collectives) record_benchmark collectives "$zero" launch --ranks 2 -- "$bench/collectives_bench" ;;
     flops)
