@@ -111,6 +111,16 @@ TEST_F(VirtualFaults, HostWrite) {
   expect_faults(FaultKind::HostWrite, {"host code writes"});
 }
 
+TEST_F(VirtualFaults, AHostWriteOfManyPagesIsOneFault) {
+  const Tensor t = at::ones({4 << 20}, on(device)), other = at::ones({4}, on(device));
+  std::memset(t.data_ptr(), 0, t.nbytes());
+  EXPECT_EQ(devices.faults().size(), 1);
+  std::memset(t.data_ptr(), 0, t.nbytes());
+  EXPECT_EQ(devices.faults().size(), 2) << "it was closed again";
+  EXPECT_EQ(t.sum().item<float>(), 0);
+  expect_faults(FaultKind::HostWrite, {"host code writes"});
+}
+
 TEST_F(VirtualFaults, HostReadOnAnotherThread) {
   const Tensor t = at::ones({1024}, on(device));
   std::thread([&] { EXPECT_EQ(static_cast<volatile float*>(t.data_ptr<float>())[5], 1); }).join();

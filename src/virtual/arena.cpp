@@ -147,10 +147,12 @@ Block& Arena::block_at(const void* address) {
   return *std::prev(blocks_.upper_bound(offset))->second;
 }
 
-void Arena::open_page(const void* name, bool is_open) const {
-  const auto offset = static_cast<size_t>(static_cast<const char*>(name) - names_) / kPageBytes * kPageBytes;
-  mprotect(names_ + offset, kPageBytes, is_open ? PROT_READ | PROT_WRITE : PROT_NONE);
+void Arena::open_names(const Block& block) const {
+  const size_t begin = block.offset / kPageBytes * kPageBytes;
+  mprotect(names_ + begin, round_up(block.offset + block.bytes, kPageBytes) - begin, PROT_READ | PROT_WRITE);
 }
+
+void Arena::close_names() const { mprotect(names_, capacity_, PROT_NONE); }
 
 size_t Arena::largest_free_bytes() const {
   size_t most = 0;

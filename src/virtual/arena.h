@@ -66,8 +66,10 @@ class Arena {
   /// The block that a name or work address lies in.
   Block& block_at(const void* address);
 
-  /// Lets the host use the page of a name, or forbids it again. Async-signal-safe.
-  void open_page(const void* name, bool is_open) const;
+  /// Lets the host use the pages that a block's names lie in, until close_names(). Both are no more than a
+  /// system call.
+  void open_names(const Block& block) const;
+  void close_names() const;
 
   int device() const { return device_; }
   size_t capacity_bytes() const { return capacity_; }

@@ -1,4 +1,4 @@
-// Host code that follows a device pointer faults; here the fault becomes a note of who did it, and the page
+// Host code that follows a device pointer faults; here the fault becomes a note of who did it, and the block
 // is opened so that the program goes on (Machine closes it again at the next operator).
 #include <signal.h>
 #include <ucontext.h>

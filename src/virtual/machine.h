@@ -119,7 +119,8 @@ class Machine {
   FaultLog& faults();
   void clear_faults();
 
-  /// From the handler of SIGSEGV: whether the address is ours; if so the access is noted and its page opened.
+  /// From the handler of SIGSEGV: whether the address is ours; if so the access is noted and its block
+  /// opened.
   bool note_host_access(char* address, bool is_write, const char* last_work);
 
   // --- Copies that wait for their turn.

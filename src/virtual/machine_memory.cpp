@@ -210,23 +210,24 @@ bool Machine::note_host_access(char* address, bool is_write, const char* last_wo
   Block* pinned = arena == nullptr ? pinned_block(address) : nullptr;
   if (arena == nullptr && pinned == nullptr) return false;
   if (host_access_count_ < host_accesses_.size())
-    host_accesses_[host_access_count_++] = {address, is_write, last_work};
+    host_accesses_[host_access_count_] = {address, is_write, last_work};
+  ++host_access_count_;
   if (arena != nullptr) {
-    arena->open_page(address, true);
+    arena->open_names(arena->block_at(address));
   } else {
-    const auto page = static_cast<size_t>(address - pinned->host) / kHostPageBytes * kHostPageBytes;
-    mprotect(pinned->host + page, kHostPageBytes, PROT_READ | PROT_WRITE);
+    mprotect(pinned->host, pinned->bytes, PROT_READ | PROT_WRITE);
   }
   return true;
 }
 
 void Machine::drain_host_accesses() {
-  for (size_t i = 0; i < host_access_count_; ++i) {
+  if (host_access_count_ == 0) return;
+  const size_t kept = std::min(host_access_count_, host_accesses_.size());
+  for (size_t i = 0; i < kept; ++i) {
     const HostAccess& access = host_accesses_[i];
     Arena* arena = arena_of_name(access.address);
     Block* block = arena != nullptr ? &arena->block_at(access.address) : pinned_block(access.address);
     if (block == nullptr) continue;  // unmapped since
-    if (arena != nullptr) arena->open_page(access.address, false);
     const auto at =
         static_cast<size_t>(access.address - (arena != nullptr ? arena->name_of(*block) : block->host));
     std::string text = "host code ";
@@ -241,7 +242,12 @@ void Machine::drain_host_accesses() {
                                : (is_device ? FaultKind::HostRead : FaultKind::PinnedRead),
                std::move(text));
   }
+  if (host_access_count_ > kept)
+    note_fault(FaultKind::HostWrite,
+               std::to_string(host_access_count_ - kept) +
+                   " more blocks were read or written by host code before the next operator");
   host_access_count_ = 0;
+  for (const auto& arena : arenas_) arena->close_names();
 }
 
 }  // namespace zero::virtual_device
