@@ -145,7 +145,8 @@ TEST(TorchOptimizer, ScheduledBetasReachAdamOnly) {
   const auto adam = make_test_optimizer(cases[1].spec, {}, model.shards, OptimizerModel::kParameters);
   const auto sgd = make_test_optimizer(cases[2].spec, {}, model.shards, OptimizerModel::kParameters);
   model.set_gradients(0, kGradientScale);
-  const StepInput input{.gradient_scale = kGradientScale, .lr = 0.1, .used = model.used, .betas = Betas{0.5, 0.75}};
+  const StepInput input{
+      .gradient_scale = kGradientScale, .lr = 0.1, .used = model.used, .betas = Betas{0.5, 0.75}};
   adam->step(input);
   EXPECT_TRUE(at::allclose(model.slice(adam.state()[0].values, 0), model.plain[0].grad() * 0.5));
   EXPECT_ERROR(sgd->step(input), Unsupported, "torch::optim::SGD has no betas");

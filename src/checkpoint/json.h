@@ -15,11 +15,6 @@ using Json = nlohmann::json;
 /// parse_json() of one object. Throws Corrupt for anything else too.
 Json parse_object(std::string_view text, std::string_view place);
 
-/// What JsonPlace reads of a member of an object.
-const Json& member(const Json& object, std::string_view key, Json::value_t type, std::string_view place);
-int64_t count_member(const Json& object, std::string_view key, std::string_view place);
-uint64_t hex_value(const Json& value, std::string_view key, std::string_view place);
-
 /// A name from outside in quotes, escaped, for messages of one line.
 std::string in_quotes(std::string_view name);
 

@@ -15,11 +15,10 @@ uint64_t term_of(uint64_t place, uint64_t bits) {
 
 }  // namespace
 
-std::optional<LeftOut> left_out_of(const Json& engine, std::string_view place) {
-  if (!engine.contains("frozen_from")) return std::nullopt;
-  const JsonPlace about(engine, std::string(place));
-  LeftOut left_out{.from = about["frozen_from"].string(), .fingerprints = {}};
-  for (const auto& [name, fingerprint] : about["frozen"].members())
+std::optional<LeftOut> left_out_of(const JsonPlace& engine) {
+  if (!engine.value().contains("frozen_from")) return std::nullopt;
+  LeftOut left_out{.from = engine["frozen_from"].string(), .fingerprints = {}};
+  for (const auto& [name, fingerprint] : engine["frozen"].members())
     left_out.fingerprints[name] = fingerprint.hex64();
   return left_out;
 }
@@ -28,7 +27,7 @@ std::optional<LeftOut> left_out_of_metadata(std::string_view metadata, std::stri
   const Json about = parse_json(metadata, place);
   const JsonPlace engine = JsonPlace(about, std::string(place))["engine"];
   if (!engine.is_object()) return std::nullopt;
-  return left_out_of(engine.value(), engine.place());
+  return left_out_of(engine);
 }
 
 uint64_t fingerprint_of(const void* elements, int64_t numel, int64_t width, int64_t begin) {

@@ -18,7 +18,7 @@ struct LeftOut {
 };
 
 /// `engine`: of a checkpoint's metadata. Nothing where all parameters are stored. Throws Corrupt.
-std::optional<LeftOut> left_out_of(const Json& engine, std::string_view place);
+std::optional<LeftOut> left_out_of(const JsonPlace& engine);
 /// The same from the whole text, of any writer's.
 std::optional<LeftOut> left_out_of_metadata(std::string_view metadata, std::string_view place);
 

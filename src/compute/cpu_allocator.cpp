@@ -221,8 +221,6 @@ CpuAllocatorStats cpu_allocator_stats() {
   return installed != nullptr ? installed->stats() : CpuAllocatorStats{};
 }
 
-bool keeps_freed_memory(c10::Device device) {
-  return !device.is_cpu() || installed != nullptr;
-}
+bool keeps_freed_memory(c10::Device device) { return !device.is_cpu() || installed != nullptr; }
 
 }  // namespace zero

@@ -173,6 +173,18 @@ std::string outgoing_address(const std::string& address) {
 
 namespace {
 
+// The store ends with rank 0, which may find fault with the greetings: the others must have read them too.
+void let_all_read(c10d::Store& store, const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
+  const auto key = [](int rank) { return "read/" + std::to_string(rank); };
+  if (rendezvous.rank != 0) return store.set(key(rendezvous.rank), std::string("read"));
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < rendezvous.size; ++rank) keys.push_back(key(rank));
+  try {
+    store.wait(keys, std::min(timeout, std::chrono::milliseconds(1000)));
+  } catch (const std::exception&) {  // a rank that has ended reads no more
+  }
+}
+
 std::vector<std::string> greet(c10d::Store& store, const Rendezvous& rendezvous, const std::string& greeting,
                                std::chrono::milliseconds timeout) {
   auto key = [](int rank) { return "arrived/" + std::to_string(rank); };
@@ -193,8 +205,10 @@ std::vector<std::string> greet(c10d::Store& store, const Rendezvous& rendezvous,
       if (rendezvous.rank == 0)
         std::this_thread::sleep_for(std::min(timeout, std::chrono::milliseconds(1000)));
     }
-    if (missing.empty())
+    if (missing.empty()) {
       for (const auto& bytes : store.multiGet(keys)) greetings.emplace_back(bytes.begin(), bytes.end());
+      let_all_read(store, rendezvous, timeout);
+    }
   } catch (const std::exception& e) {
     fail(ErrorKind::Comm, rank_name(rendezvous) + ", joining at " + endpoint(rendezvous),
          "the store failed: " + one_line(e.what(), 200), "see what rank 0 printed");

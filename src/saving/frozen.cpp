@@ -54,8 +54,8 @@ std::map<std::string, uint64_t> frozen_fingerprints(ShardedModel& model) {
   for (const std::string& text :
        gather_text(model.mesh, model.mesh.world(), mine.dump(), "frozen parameters")) {
     const checkpoint::Json theirs = checkpoint::parse_object(text, "frozen parameters");
-    for (const auto& [name, sum] : theirs.items())
-      sums[name] += checkpoint::hex_value(sum, name, "frozen parameters");
+    for (const auto& [name, sum] : JsonPlace(theirs, "frozen parameters").members())
+      sums[name] += sum.hex64();
   }
   return sums;
 }

@@ -81,16 +81,16 @@ Saved read_saved(const ShardedModel& model, const CheckpointReader& reader, cons
   require(about.contains("engine") && about["engine"].is_object() &&
               about["engine"].value("format", checkpoint::Json()) == kEngineFormat,
           ErrorKind::Corrupt, place, "it was not written by this engine");
-  const checkpoint::Json& engine = about["engine"];
-  Saved saved{.ranks = count_member(engine, "ranks", place),
-              .steps = count_member(engine, "steps", place),
-              .skipped_steps = count_member(engine, "skipped_steps", place),
+  const JsonPlace engine = JsonPlace(about, place)["engine"];
+  Saved saved{.ranks = engine["ranks"].count(),
+              .steps = engine["steps"].count(),
+              .skipped_steps = engine["skipped_steps"].count(),
               .parameter_steps = {},
-              .left_out = left_out_of(engine, place),
+              .left_out = left_out_of(engine),
               .user = about.value("user", checkpoint::Json::object()).dump()};
-  const auto& taken = member(engine, "parameter_steps", checkpoint::Json::value_t::object, place);
-  for (const std::string& name : model.names())
-    saved.parameter_steps.push_back(count_member(taken, name, place + ": steps of parameters"));
+  const JsonPlace taken = engine["parameter_steps"];
+  taken.require_object();
+  for (const std::string& name : model.names()) saved.parameter_steps.push_back(taken[name].count());
   return saved;
 }
 
