@@ -78,7 +78,7 @@ TEST(Plan, BytesOfStageTwoAndThree) {
   EXPECT_EQ(three.parameter_bytes, 3 * 2 + 2 * 2 + 2 * 4);
   EXPECT_EQ(three.gradient_bytes, two.gradient_bytes);
   EXPECT_EQ(three.optimizer_bytes, two.optimizer_bytes);
-  EXPECT_EQ(three.gather_window_bytes, 8 * 4 + 12 * 2) << "the two largest slabs";
+  EXPECT_EQ(three.gather_window_bytes, 8 * 4 + 12 * 2 + 8 * 2) << "the three largest slabs";
   EXPECT_EQ(three.state_bytes(), 18 + 10 + 12 + 40);
 }
 

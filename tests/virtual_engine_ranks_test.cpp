@@ -114,7 +114,6 @@ StepTime steady_step(bool overlap) {
         torch::manual_seed(7);
         SmallNet model(29, 64, 8);
         EngineOptions options{.stage = 3};
-        options.budget_bytes = 230'000;  // two blocks and the embedding, which both ends of the model read
         options.overlap = overlap;
         options.reduce_bucket_numel = 1 << 15;  // about a unit's, so that sums begin before the end
         options.cpu_operators = false;

@@ -63,7 +63,7 @@ struct EngineOptions {
   bool cpu_operators = true;
 
   // What changes memory and speed only; results are the same bits.
-  int64_t budget_bytes = -1;  // stage 3: slabs resident at a time; -1: two largest units; INT64_MAX: all
+  int64_t budget_bytes = -1;  // stage 3: slabs resident at a time; -1: the three largest; INT64_MAX: all
   int64_t prefetch_bytes = 256LL << 20;  // slabs gathered ahead of use
   // Elements per reduce-scatter; at most 2^21 where the ranks share memory, which has no latency to make up
   // for.

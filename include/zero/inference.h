@@ -20,7 +20,7 @@
 namespace zero {
 
 struct InferenceOptions {
-  int64_t budget_bytes = kAllBytes;  // gathered parameters; -1: two largest units
+  int64_t budget_bytes = kAllBytes;  // gathered parameters; -1: the three largest
 };
 
 class Inference {

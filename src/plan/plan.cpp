@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -101,12 +102,13 @@ Dtype resolve_wire(const Plan& plan, const EngineOptions& options) {
 int64_t resolve_budget(const Plan& plan, const EngineOptions& options) {
   if (plan.placements.parameter != Placement::Shard) return all_slab_bytes(plan.units);
   if (options.budget_bytes >= 0) return options.budget_bytes;
-  int64_t largest = 0, second = 0;
-  for (const UnitLayout& unit : plan.units) {
-    second = std::max(second, std::min(largest, unit.slab_bytes()));
-    largest = std::max(largest, unit.slab_bytes());
-  }
-  return largest + second;
+  // What computes, what is fetched meanwhile, and what both ends of a model read and so stays between.
+  constexpr size_t kUnits = 3;
+  std::vector<int64_t> slab_bytes;
+  for (const UnitLayout& unit : plan.units) slab_bytes.push_back(unit.slab_bytes());
+  std::sort(slab_bytes.begin(), slab_bytes.end(), std::greater<>());
+  slab_bytes.resize(std::min(kUnits, slab_bytes.size()));
+  return std::accumulate(slab_bytes.begin(), slab_bytes.end(), int64_t{0});
 }
 
 int64_t gather_window(const Plan& plan) {
