@@ -1,10 +1,11 @@
 # zero_folder(NAME [TORCH] [USES folder...] [LIBS lib...]): one folder of src/ as the static library zero_NAME, which tests link.
 # zero_library(): the objects of all folders in one shared library, target zero::zero.
-# zero_test(NAME [TORCH] [RANKS n] [TIMEOUT s] [APART FILTER] USES folder... [LIBS lib...] FILES file...): tests/FILE_test.cpp of each FILE
+# zero_test(NAME [TORCH] [RANKS n] [WAITS FILTER] [TIMEOUT s] [APART FILTER] USES folder... [LIBS lib...] FILES file...): tests/FILE_test.cpp of each FILE
 # as one GoogleTest program, NAME_test, of which ctest runs each test by itself. Without RANKS it is one more test of the
 # configuration "together", NAME, which runs the whole program in one process (./dev test does: ctest -C together -LE single).
 # APART: GoogleTest's filter of tests that need a process of their own there too (they bound its memory).
-# RANKS: the most ranks that one of its tests starts; ctest leaves it that many cores.
+# RANKS: the most ranks that one of its tests starts; ctest leaves it that many cores. WAITS: GoogleTest's filter of tests whose
+# ranks wait for a timeout most of the time: one core will do.
 
 include(GoogleTest)
 set(ZERO_FOLDERS "" CACHE INTERNAL "")
@@ -111,7 +112,7 @@ function(zero_library)
 endfunction()
 
 function(zero_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;TIMEOUT;APART" "USES;LIBS;FILES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;WAITS;TIMEOUT;APART" "USES;LIBS;FILES")
   list(TRANSFORM arg_FILES APPEND _test.cpp)
   add_executable(${name}_test ${arg_FILES})
   list(TRANSFORM arg_USES PREPEND zero_)
@@ -132,7 +133,13 @@ function(zero_test name)
   endif()
   set(properties TIMEOUT ${arg_TIMEOUT})
   if(arg_RANKS)
-    list(APPEND properties PROCESSORS ${arg_RANKS} LABELS multirank)
+    list(APPEND properties LABELS multirank)
+    set(rest "")
+    if(arg_WAITS)
+      gtest_discover_tests(${name}_test TEST_FILTER ${arg_WAITS} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_waits PROPERTIES ${properties} PROCESSORS 1)
+      set(rest TEST_FILTER -${arg_WAITS})
+    endif()
+    gtest_discover_tests(${name}_test ${rest} DISCOVERY_TIMEOUT 60 PROPERTIES ${properties} PROCESSORS ${arg_RANKS})
   else()
     set(rest "")
     if(arg_APART)
@@ -144,7 +151,9 @@ function(zero_test name)
              COMMAND ${name}_test --gtest_brief=1 ${rest} --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${name}.xml)
     set_tests_properties(${name} PROPERTIES TIMEOUT 600)
   endif()
-  if(arg_APART AND NOT arg_RANKS)
+  if(arg_RANKS)
+    return()
+  elseif(arg_APART)
     gtest_discover_tests(${name}_test TEST_FILTER -${arg_APART} DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
   else()
     gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
@@ -154,6 +163,6 @@ endfunction()
 # The tests of a program once more as NAME.TEST, with a GoogleTest FILTER and another ENVIRONMENT.
 function(zero_test_again program name)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "RANKS;FILTER;ENVIRONMENT" "")
-  gtest_discover_tests(${program}_test TEST_PREFIX ${name}. TEST_FILTER ${arg_FILTER} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_tests
+  gtest_discover_tests(${program}_test TEST_PREFIX ${name}. TEST_FILTER ${arg_FILTER} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_${arg_RANKS}
                        PROPERTIES TIMEOUT 300 PROCESSORS ${arg_RANKS} LABELS multirank ENVIRONMENT ${arg_ENVIRONMENT})
 endfunction()

@@ -91,7 +91,9 @@ TEST(Plan, GatherWindowIsBoundedByTheLargestUnitAndTheModel) {
   options.budget_bytes = kEverything;
   EXPECT_EQ(rank_plan(root, options, 2).gather_window_bytes, (64 + 64 + 64) * 4);  // 32 is padded to 64
   EXPECT_EQ(rank_plan(root, options, 1).gather_window_bytes, 0) << "nothing to gather";
-  EXPECT_EQ(make_plan(root, {.stage = 3}, {.ranks = 2}).budget_bytes, (64 + 64) * 4);
+  EXPECT_EQ(make_plan(root, {.stage = 3}, {.ranks = 2}).budget_bytes, (64 + 64 + 64) * 4)
+      << "the three largest are all there are";
+  EXPECT_EQ(make_plan(chain({64, 32, 8, 16}), {.stage = 3}, {.ranks = 2}).budget_bytes, (64 + 64 + 64) * 4);
   EXPECT_EQ(make_plan(root, {.stage = 2}, {.ranks = 2}).budget_bytes, (64 + 64 + 64) * 4);
 }
 
@@ -201,9 +203,9 @@ TEST(Plan, MoreBudgetNeverMeansMoreTraffic) {
 }
 
 TEST(Plan, TheDefaultBudgetSavesTheTurnAround) {
-  // Two units stay: the last ones of the forward are the first ones of the backward.
+  // Three units stay: the last ones of the forward are the first ones of the backward.
   RankPlan rank = rank_plan(even_chain(8), {.stage = 3}, 2);
-  EXPECT_EQ(rank.all_gather_elements, (8 + 6) * kUnit);
+  EXPECT_EQ(rank.all_gather_elements, (8 + 5) * kUnit);
 }
 
 TEST(Plan, ManyMicroBatchesAreExtrapolatedExactly) {
