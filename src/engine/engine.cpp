@@ -31,8 +31,7 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
     c10::NoGradGuard no_grad;
     at::Tensor gradient = std::exchange(variable.mutable_grad(), at::Tensor());
     if (state->in_backward) return state->model.gradients->on_gradient(parameter_, gradient);
-    require(is_in_another_engine && !state->in_forward, ErrorKind::Usage,
-            state->model.names()[static_cast<size_t>(parameter_)],
+    require(is_in_another_engine && !state->in_forward, ErrorKind::Usage, state->model.names()[parameter_],
             "its gradient comes from a backward that the engine knows nothing of",
             "call engine.backward(loss) in place of loss.backward()");
   }
@@ -246,7 +245,7 @@ double Engine::learning_rate() const { return state_->rate(); }
 
 at::Tensor Engine::full_parameter(const std::string& name) {
   const auto place = state_->model.place_of(name);
-  const detail::Unit& unit = state_->model.units[static_cast<size_t>(place.unit)];
+  const detail::Unit& unit = state_->model.units[place.unit];
   const auto lease = unit.lend_values(StateStore::Use::Read);
   return state_->model.gather(place, unit.values(lease));
 }

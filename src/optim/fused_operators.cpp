@@ -17,16 +17,6 @@ namespace {
 
 using Parameter = std::optional<at::Tensor>;
 
-RuleMemory memory_of(const at::Tensor& master, const at::Tensor& gradient, const Parameter& parameter,
-                     at::TensorList states) {
-  return {.lease = {},
-          .gradients = {},
-          .master = master,
-          .gradient = gradient,
-          .parameter = parameter.value_or(at::Tensor()),
-          .states = states.vec()};
-}
-
 ShardSegment whole(const at::Tensor& flat) {
   ShardSegment segment;
   segment.end = flat.numel();
@@ -113,6 +103,16 @@ struct Views {
 };
 
 }  // namespace
+
+RuleMemory memory_of(const at::Tensor& master, const at::Tensor& gradient,
+                     const std::optional<at::Tensor>& parameter, at::TensorList states) {
+  RuleMemory memory;
+  memory.master = master;
+  memory.gradient = gradient;
+  memory.parameter = parameter.value_or(at::Tensor());
+  memory.states = states.vec();
+  return memory;
+}
 
 bool exist_for(c10::Device device) {
   operators();

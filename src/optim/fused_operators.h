@@ -28,6 +28,12 @@ at::Tensor direction(int64_t rule, const RuleMemory& memory, int64_t begin, int6
 /// fp64 [blocks of kSumBlockNumel elements] of a contiguous [n], on its device.
 at::Tensor sums_of_squares(const at::Tensor& values);
 
+// For the kernels of a device.
+
+/// The arguments of zero::rule_update and zero::rule_direction.
+RuleMemory memory_of(const at::Tensor& master, const at::Tensor& gradient,
+                     const std::optional<at::Tensor>& parameter, at::TensorList states);
+
 template <class Rule, class Rules = OptimizerRule>
 inline constexpr int64_t kPlaceOf = 0;
 template <class Rule, class... Rules>

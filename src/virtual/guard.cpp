@@ -42,14 +42,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   c10::Stream getStream(c10::Device device) const override {
     const int index = index_of(device);
-    return stream_at(index, this_thread().streams[static_cast<size_t>(index)]);
+    return stream_at(index, this_thread().streams[index]);
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return stream_at(index_of(device), 0); }
   // Streams of a pool, in turn.
   c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
     static std::array<std::atomic<uint32_t>, kMostDevices> made{};
     const int index = index_of(device);
-    const uint32_t number = made[static_cast<size_t>(index)]++;
+    const uint32_t number = made[index]++;
     return stream_at(index, 1 + static_cast<int>(number % (kStreamsOfDevice - 1)));
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*is_high_priority*/) const override {
@@ -57,7 +57,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const c10::Stream before = getStream(stream.device());
-    this_thread().streams[static_cast<size_t>(stream.device_index())] = static_cast<int>(stream.id());
+    this_thread().streams[stream.device_index()] = static_cast<int>(stream.id());
     return before;
   }
   bool queryStream(const c10::Stream& stream) const override {

@@ -31,9 +31,9 @@ bool Machine::has_operator(const std::string& name) const {
 Stamp Machine::launch(int clock, const char* work) {
   const std::lock_guard lock(mutex_);
   drain_host_accesses();
-  Moment& state = state_[static_cast<size_t>(clock)];
+  Moment& state = state_[clock];
   state.seen.join(state_[kHost].seen);
-  const Stamp at{clock, ++epoch_[static_cast<size_t>(clock)], work};
+  const Stamp at{clock, ++epoch_[clock], work};
   state.seen.see(at);
   run_queue(state.seen);
   return at;
@@ -43,7 +43,7 @@ void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double
   const std::lock_guard lock(mutex_);
   const auto device = static_cast<size_t>(device_of(at.clock));
   const auto part = static_cast<size_t>(engine);
-  Moment& state = state_[static_cast<size_t>(at.clock)];
+  Moment& state = state_[at.clock];
   Picoseconds& busy = busy_until_[device][part];
   state_[kHost].time += description_.launch_ns * 1000;
   const Picoseconds begin = std::max({state.time, state_[kHost].time, busy});
@@ -65,26 +65,26 @@ Picoseconds Machine::ready_time(int clock) {
   const std::lock_guard lock(mutex_);
   Picoseconds& host = state_[kHost].time;
   host += description_.launch_ns * 1000;
-  return std::max(state_[static_cast<size_t>(clock)].time, host);
+  return std::max(state_[clock].time, host);
 }
 
 void Machine::finish(const Stamp& at, Picoseconds begin, Picoseconds end, double bytes) {
   const std::lock_guard lock(mutex_);
-  Picoseconds& time = state_[static_cast<size_t>(at.clock)].time;
+  Picoseconds& time = state_[at.clock].time;
   time = std::max(time, end);
   if (options_.trace) timeline_.add({at.work, at.clock, begin, end - begin, bytes, 0});
 }
 
 Moment Machine::record(int clock) {
   const std::lock_guard lock(mutex_);
-  Moment& state = state_[static_cast<size_t>(clock)];
+  Moment& state = state_[clock];
   state.seen.join(state_[kHost].seen);
   return state;
 }
 
 void Machine::wait(int clock, const Moment& moment) {
   const std::lock_guard lock(mutex_);
-  state_[static_cast<size_t>(clock)].follow(moment);
+  state_[clock].follow(moment);
 }
 
 void Machine::host_waits(const Moment& moment) {
@@ -105,7 +105,7 @@ bool Machine::host_asks(const Moment& moment) {
 
 void Machine::synchronize(int clock) {
   const std::lock_guard lock(mutex_);
-  host_waits(state_[static_cast<size_t>(clock)]);
+  host_waits(state_[clock]);
 }
 
 void Machine::synchronize_device(int device) {
@@ -154,7 +154,7 @@ void Machine::note(const Touch& touch, bool is_write, const Stamp& at) {
     return;
   }
   const Access now{touch.region, at, is_write, block.owner};
-  block.accesses.add(now, state_[static_cast<size_t>(at.clock)].seen,
+  block.accesses.add(now, state_[at.clock].seen,
                      [&](const Access& earlier) { tell_conflict(touch, earlier, now); });
 }
 

@@ -104,7 +104,7 @@ class Machine {
   /// The arena with that name or work address, or null.
   Arena* arena_of_name(const void* name);
   Arena* arena_of_work(const void* address);
-  Arena& arena(int device) { return *arenas_.at(static_cast<size_t>(device)); }
+  Arena& arena(int device) { return *arenas_.at(device); }
   int64_t blocks_in_use();
 
   // --- Checks; without them nothing is noted.
@@ -131,7 +131,7 @@ class Machine {
 
   // --- Figures.
 
-  const Work& work(int device) { return work_.at(static_cast<size_t>(device)); }
+  const Work& work(int device) { return work_.at(device); }
   Timeline& timeline() { return timeline_; }
 
  private:

@@ -45,7 +45,7 @@ Block* Machine::try_take(int clock, size_t bytes, const std::string& purpose) {
   ++blocks_in_use_;
   // A write, for another stream must come after it: the memory may have had a user on this one.
   if (options_.checks) {
-    const Stamp at{clock, epoch_[static_cast<size_t>(clock)], "its allocation"};
+    const Stamp at{clock, epoch_[clock], "its allocation"};
     block->accesses.push({Region(0, bytes), at, true, block->owner});
   }
   return block;
@@ -80,7 +80,7 @@ void Machine::fail_out_of_memory(const Arena& arena, size_t bytes) const {
 
 // The next owner works on the same stream: what that has seen cannot conflict with it.
 void Machine::give_back(Block& block) {
-  block.accesses.forget_seen(state_[static_cast<size_t>(block.stream)].seen);
+  block.accesses.forget_seen(state_[block.stream].seen);
   block.arena->give(block);
 }
 
@@ -91,17 +91,17 @@ void Machine::free(Block& block) {
   if (block.other_streams.empty()) return give_back(block);
   std::vector<Moment> until;
   for (const int clock : block.other_streams) until.push_back(record(clock));
-  limbo_[static_cast<size_t>(block.arena->device())].push_back({&block, std::move(until)});
+  limbo_[block.arena->device()].push_back({&block, std::move(until)});
 }
 
 void Machine::drain_limbo(int device) {
-  auto limbo = std::exchange(limbo_[static_cast<size_t>(device)], {});
+  auto limbo = std::exchange(limbo_[device], {});
   for (Limbo& waiting : limbo) {
     const bool is_over =
         std::all_of(waiting.until.begin(), waiting.until.end(),
                     [this](const Moment& moment) { return moment.time <= state_[kHost].time; });
     if (!is_over) {
-      limbo_[static_cast<size_t>(device)].push_back(std::move(waiting));
+      limbo_[device].push_back(std::move(waiting));
       continue;
     }
     for (const Moment& moment : waiting.until) host_waits(moment);

@@ -165,7 +165,7 @@ bool OperatorCall::take_over_changes() {
 
 c10::SmallVector<at::Tensor, 8> OperatorCall::ordered() const {
   c10::SmallVector<at::Tensor, 8> tensors;
-  for (const int index : order_) tensors.push_back(operands_[static_cast<size_t>(index)].cpu);
+  for (const int index : order_) tensors.push_back(operands_[index].cpu);
   return tensors;
 }
 

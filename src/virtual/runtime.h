@@ -31,9 +31,7 @@ ThreadState& this_thread();
 inline c10::Device device_at(int device) { return {kVirtual, static_cast<c10::DeviceIndex>(device)}; }
 inline int index_of(c10::Device device) { return device.has_index() ? device.index() : this_thread().device; }
 /// The clock of the thread's current stream on that device.
-inline int current_clock(int device) {
-  return clock_of(device, this_thread().streams[static_cast<size_t>(device)]);
-}
+inline int current_clock(int device) { return clock_of(device, this_thread().streams[device]); }
 inline int clock_of(const c10::Stream& stream) {
   return clock_of(stream.device_index(), static_cast<int>(stream.id()));
 }

@@ -89,11 +89,15 @@ bool read(std::string_view bytes, Scalars& scalars) {
   return true;
 }
 
-/// Calls f with the arithmetic of the rule at `place`; false where there is none.
+/// Calls f with the arithmetic of the rule at `place` and its scalars; false where they do not fit.
 template <class F, class... Rules>
-bool with_arithmetic(int64_t place, F f, const std::variant<Rules...>*) {
+bool with_rule(int64_t place, std::string_view bytes, F f, const std::variant<Rules...>*) {
+  const auto call = [&](auto arithmetic) {
+    typename decltype(arithmetic)::Scalars scalars;
+    return read(bytes, scalars) && f(arithmetic, scalars);
+  };
   int64_t at = 0;
-  return ((at++ == place && (f(Arithmetic<Rules>{}), true)) || ...);
+  return ((at++ == place && call(Arithmetic<Rules>{})) || ...);
 }
 
 template <class Rule>
@@ -132,35 +136,22 @@ constexpr const OptimizerRule* kRules = nullptr;
 cudaError_t update(int64_t rule, const Buffers& buffers, std::string_view scalars, int64_t count,
                    cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  bool fits = false;
-  with_arithmetic(
-      rule,
-      [&](auto arithmetic) {
-        using Rule = decltype(arithmetic);
-        typename Rule::Scalars values;
-        if (!(fits = read(scalars, values))) return;
-        launch_update<Rule>(buffers, values, count, stream);
-      },
-      kRules);
-  return fits ? cudaGetLastError() : cudaErrorInvalidValue;
+  const auto launch = [&](auto arithmetic, const auto& values) {
+    launch_update<decltype(arithmetic)>(buffers, values, count, stream);
+    return true;
+  };
+  return with_rule(rule, scalars, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
 }
 
 cudaError_t direction(int64_t rule, const Buffers& buffers, std::string_view scalars, int64_t count,
                       int64_t block, double* sums, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  bool fits = false;
-  with_arithmetic(
-      rule,
-      [&](auto arithmetic) {
-        using Rule = decltype(arithmetic);
-        if constexpr (Rule::kSums > 0) {
-          typename Rule::Scalars values;
-          if (!(fits = read(scalars, values))) return;
-          launch_direction<Rule>(buffers, values, count, block, sums, stream);
-        }
-      },
-      kRules);
-  return fits ? cudaGetLastError() : cudaErrorInvalidValue;
+  const auto launch = [&](auto arithmetic, const auto& values) {
+    using Rule = decltype(arithmetic);
+    if constexpr (Rule::kSums > 0) launch_direction<Rule>(buffers, values, count, block, sums, stream);
+    return Rule::kSums > 0;
+  };
+  return with_rule(rule, scalars, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
 }
 
 cudaError_t sums_of_squares(const void* values, Element type, int64_t count, int64_t block, double* sums,

@@ -16,15 +16,6 @@
 namespace zero::fused_operators {
 namespace {
 
-RuleMemory memory_of(const at::Tensor& master, const at::Tensor& gradient,
-                     const std::optional<at::Tensor>& parameter, at::TensorList states) {
-  return {.lease = {},
-          .master = master,
-          .gradient = gradient,
-          .parameter = parameter.value_or(at::Tensor()),
-          .states = states.vec()};
-}
-
 void update_on_cuda(int64_t rule, at::Tensor master, const at::Tensor& gradient,
                     std::optional<at::Tensor> parameter, at::TensorList states, c10::string_view scalars) {
   const c10::cuda::CUDAGuard guard(master.device());
