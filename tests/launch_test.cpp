@@ -360,7 +360,10 @@ TEST_F(Launch, ManyLinesDoNotDeadlock) {
 }
 
 TEST_F(Launch, ProgramThatHoldsThePipeOpenIsNotWaitedFor) {
-  Outcome outcome = shell(2, "setsid sleep 100 & echo $! > $FOLDER/s$RANK; echo done");
+  // In a session of its own before the rank ends: what is left of the rank's group is killed then.
+  Outcome outcome = shell(2,
+                          "setsid sh -c 'echo $$ > $FOLDER/s$RANK; exec sleep 100' & "
+                          "until [ -s $FOLDER/s$RANK ]; do sleep 0.01; done; echo done");
   EXPECT_EQ(outcome.output, "done\n");
   for (const char* name : {"s0", "s1"})
     EXPECT_EQ(kill(std::stoi(read_file(folder / name)), SIGKILL), 0) << "it had ended before the launcher";
