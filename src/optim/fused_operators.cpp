@@ -3,12 +3,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <string>
 #include <vector>
 
 #include "base/plugin.h"
-#include "compute/parallel.h"
 #include "optim/cuda/plugin.h"
 #include "optim/kernel_passes.h"
 

@@ -89,29 +89,21 @@ class VirtualChannel final : public Channel {
   }
   Started broadcast(at::Tensor tensor, int root, int tag) override {
     const bool sends = root == rank_;
-    return start("broadcast", sends ? tensor : at::Tensor(), sends ? at::Tensor() : tensor, 0, tag,
-                 [&](Operation& of) {
-                   of.takes = link_.time_of(bytes_of(tensor));
-                   return inner_->broadcast(sends ? of.host_in : of.host_out, root, tag);
-                 });
+    return start(
+        "broadcast", sends ? tensor : at::Tensor(), sends ? at::Tensor() : tensor, time_of(tensor), tag,
+        [&](Operation& of) { return inner_->broadcast(sends ? of.host_in : of.host_out, root, tag); });
   }
   Started send(at::Tensor tensor, int to, int tag) override {
     return start(
-        "send", tensor, {}, 0, tag,
-        [&](Operation& of) {
-          of.takes = link_.time_of(bytes_of(tensor));
-          return inner_->send(of.host_in, to, tag);
-        },
+        "send", tensor, {}, time_of(tensor), tag,
+        [&](Operation& of) { return inner_->send(of.host_in, to, tag); },
         [&](Operation& of, int clock_tag) { return inner_->send(of.own_ready, to, clock_tag); });
   }
   // A sender does not wait for its receiver; a receiver begins when both are ready.
   Started receive(at::Tensor tensor, int from, int tag) override {
     return start(
-        "receive", {}, tensor, 0, tag,
-        [&](Operation& of) {
-          of.takes = link_.time_of(bytes_of(tensor));
-          return inner_->receive(of.host_out, from, tag);
-        },
+        "receive", {}, tensor, time_of(tensor), tag,
+        [&](Operation& of) { return inner_->receive(of.host_out, from, tag); },
         [&](Operation& of, int clock_tag) {
           return inner_->receive(of.all_ready.narrow(0, 0, 1), from, clock_tag);
         });
@@ -130,6 +122,7 @@ class VirtualChannel final : public Channel {
   using BeginClocks = std::function<std::unique_ptr<Transfer>(Operation&, int tag)>;
 
   static double bytes_of(const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
+  Picoseconds time_of(const at::Tensor& message) const { return link_.time_of(bytes_of(message)); }
   // Of a part for each of the other ranks.
   Picoseconds parts_time(double part_bytes) const { return (ranks_ - 1) * link_.time_of(part_bytes); }
 

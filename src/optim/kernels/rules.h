@@ -42,6 +42,24 @@ struct Elements {
 
 inline float rounded(double value) { return static_cast<float>(value); }
 
+/// The schedule's, or else the rule's own.
+template <class Rule>
+Betas betas_of(const Rule& rule, const Rates& rates) {
+  return rates.betas.value_or(Betas{rule.beta1, rule.beta2});
+}
+
+/// What the two moments are divided by, as they begin with zeros: 1 - beta^step, or 1 where the rule has
+/// none.
+struct BiasCorrections {
+  double first = 1, second = 1;
+};
+template <class Rule>
+BiasCorrections bias_corrections(const Rule& rule, const Betas& betas, int64_t step) {
+  if (!rule.bias_correction) return {};
+  const auto count = static_cast<double>(step);
+  return {1 - std::pow(betas.beta1, count), 1 - std::pow(betas.beta2, count)};
+}
+
 struct AdamScalars {
   float gradient_scale = 1;
   float decay = 0;  // decoupled: 1 - lr * weight_decay; else weight_decay
@@ -62,10 +80,8 @@ struct AdamArithmetic {
   static constexpr int kSums = 0, kLeastStates = 2, kMostStates = 2;
 
   static Scalars scalars(const Rule& rule, const Rates& rates) {
-    const Betas betas = rates.betas.value_or(Betas{rule.beta1, rule.beta2});
-    const auto step = static_cast<double>(rates.step);
-    const double correction1 = rule.bias_correction ? 1 - std::pow(betas.beta1, step) : 1;
-    const double correction2 = rule.bias_correction ? 1 - std::pow(betas.beta2, step) : 1;
+    const Betas betas = betas_of(rule, rates);
+    const auto [correction1, correction2] = bias_corrections(rule, betas, rates.step);
     return {.gradient_scale = rounded(rates.gradient_scale),
             .decay = rounded(kDecoupled ? 1 - rates.lr * rates.weight_decay : rates.weight_decay),
             .beta1 = rounded(betas.beta1),
@@ -155,7 +171,7 @@ struct Arithmetic<Lion> {
   static constexpr int kSums = 0, kLeastStates = 1, kMostStates = 1;
 
   static Scalars scalars(const Lion& rule, const Rates& rates) {
-    const Betas betas = rates.betas.value_or(Betas{rule.beta1, rule.beta2});
+    const Betas betas = betas_of(rule, rates);
     return {.gradient_scale = rounded(rates.gradient_scale),
             .decay = rounded(1 - rates.lr * rates.weight_decay),
             .beta1 = rounded(betas.beta1),
@@ -192,10 +208,8 @@ struct Arithmetic<LAMB> {
   static constexpr int kSums = 2, kLeastStates = 2, kMostStates = 2;  // |p|^2, |u|^2
 
   static Scalars scalars(const LAMB& rule, const Rates& rates) {
-    const Betas betas = rates.betas.value_or(Betas{rule.beta1, rule.beta2});
-    const auto step = static_cast<double>(rates.step);
-    const double correction1 = rule.bias_correction ? 1 - std::pow(betas.beta1, step) : 1;
-    const double correction2 = rule.bias_correction ? 1 - std::pow(betas.beta2, step) : 1;
+    const Betas betas = betas_of(rule, rates);
+    const auto [correction1, correction2] = bias_corrections(rule, betas, rates.step);
     return {.gradient_scale = rounded(rates.gradient_scale),
             .beta1 = rounded(betas.beta1),
             .one_minus_beta1 = rounded(1 - betas.beta1),
