@@ -211,12 +211,11 @@ void Residency::values_changed(bool frozen_too) {
   for (Unit& unit : units_) {
     if (unit.layout.padded_numel == 0) continue;
     if (unit.layout.trainable || frozen_too) {
-      if (unit.state == SlabState::Fetching) finish(unit.index);
       if (unit.state == SlabState::Resident && persistent_)
         outdate(unit);
       else
         drop(unit.index);
-    } else if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) {
+    } else if (unit.state == SlabState::Resident) {
       policy_.set_resident(unit.index, true);
     }
   }

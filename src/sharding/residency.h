@@ -45,12 +45,12 @@ class Residency {
   /// Called by operators: makes the units resident. Safe from autograd's threads.
   void need(std::span<const int> units);
 
-  /// The shards of the trainable units changed (or of all, when values are loaded): their slabs are out of
-  /// date.
-  void values_changed(bool frozen_too = false);
-
   /// Waits for the all-gathers that are under way: they have borrowed shards. Before shards are written.
   void finish_fetches();
+
+  /// After finish_fetches(), the shards of the trainable units changed (or of all, when values are loaded):
+  /// their slabs are out of date.
+  void values_changed(bool frozen_too = false);
 
   /// Throws Usage, naming the unit, while a gather scope is open.
   void require_no_pins() const;

@@ -91,7 +91,7 @@ double seconds_of(const Group& world, const Work& work) {
 Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
                    const std::vector<std::unique_ptr<BenchStep>>& turns) {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
-  generator.set_current_seed(arguments.seed + 1 + static_cast<uint64_t>(mesh.rank()));
+  generator.set_current_seed(arguments.seed + 1 + static_cast<uint64_t>(mesh.group("dp").rank()));
   const Group world = mesh.world();
   Timings timings;
   timings.seconds.resize(turns.size());
