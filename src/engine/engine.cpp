@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/tied_gradients.h"
+#include "compute/memory_purpose.h"
 #include "engine/engine_state.h"
 #include "operators/cpu_operators.h"
 #include "zero/error.h"
@@ -120,6 +121,7 @@ double EngineState::rate() const {
 struct ForwardScope::Guards {
   explicit Guards(EngineState& state) : call(state, Trace::Row::Compute, "forward") {}
   EngineCall call;
+  DefaultPurposeScope purpose{MemoryPurpose::Activations};
   std::optional<InterceptOperators> intercept;
   // TorchScript's optimised graphs may run fused kernels that read storages without the dispatcher.
   torch::jit::GraphOptimizerEnabledGuard plain_graphs{false};
@@ -185,6 +187,7 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
   state.begin_call();
   state.require_step_not_due();
   const detail::EngineCall call(state, Trace::Row::Compute, "backward");
+  const detail::DefaultPurposeScope purpose(detail::MemoryPurpose::Activations);
   for (const at::Tensor& output : outputs)
     require(output.defined() && output.requires_grad(), ErrorKind::Usage, "backward",
             "an output needs no gradient",

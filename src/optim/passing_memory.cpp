@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "base/checked.h"
+#include "compute/memory_purpose.h"
 #include "seam/storage_access.h"
 #include "zero/cpu_allocator.h"
 #include "zero/error.h"
@@ -17,6 +18,7 @@ constexpr int64_t kAlignmentNumel = 64;  // lines of their own for any dtype
 
 PassingMemory::PassingMemory(const std::vector<int64_t>& numels, const at::TensorOptions& options)
     : tensors_(numels.size()) {
+  const MemoryPurposeScope purpose(MemoryPurpose::Gradients);
   const bool lends = keeps_freed_memory(options.device());
   int64_t all_numel = 0;
   for (const int64_t numel : numels) all_numel += round_up(numel, kAlignmentNumel);
@@ -41,6 +43,7 @@ PassingMemory::PassingMemory(const std::vector<int64_t>& numels, const at::Tenso
 }
 
 void PassingMemory::hold(size_t i) {
+  const MemoryPurposeScope purpose(MemoryPurpose::Gradients);
   const at::Tensor& tensor = tensors_[i];
   if (lends_tensors_) obtain_memory(tensor);
   if (pages_ == nullptr) return;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compute/memory_purpose.h"
 #include "compute/zeros.h"
 #include "optim/passing_memory.h"
 #include "zero/error.h"
@@ -26,6 +27,12 @@ namespace {
 void require_known(Tier tier, std::string_view kind) {
   require(tier == Tier::Device, ErrorKind::Unsupported, kind,
           "states can be in device memory only, not in tier " + std::string(to_string(tier)));
+}
+
+detail::MemoryPurpose purpose_of(std::string_view kind) {
+  if (kind == kParameterState) return detail::MemoryPurpose::Shards;
+  if (kind == kMasterState) return detail::MemoryPurpose::Master;
+  return detail::MemoryPurpose::OptimizerStates;
 }
 
 }  // namespace
@@ -85,6 +92,7 @@ StateStore::State& StateStore::add(int unit, std::string_view kind, const at::Te
 void StateStore::create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
                         Tier tier) {
   require_known(tier, kind);
+  const detail::MemoryPurposeScope purpose(purpose_of(kind));
   State& state = add(unit, kind, detail::zeros(numel, options));
   state.owned = true;
   state.tier = tier;

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "compute/memory_purpose.h"
 #include "plan/layout.h"
 #include "zero/torch_dtype.h"
 
@@ -58,6 +59,7 @@ void GradientBuckets::add(int unit, bool first, const std::shared_ptr<const Grad
 
 void GradientBuckets::flush() {
   if (filling_.pieces.empty()) return;
+  const MemoryPurposeScope purpose(MemoryPurpose::Buckets);
   if (std::ssize(in_flight_) == kBucketsInFlight) settle_oldest();
   Bucket bucket = std::exchange(filling_, {});
   const int64_t ranks = shard_group_.size();

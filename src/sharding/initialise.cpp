@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "compute/memory_purpose.h"
 #include "mesh/group_parts.h"
 #include "sharding/sharded_model.h"
 #include "zero/initial_values.h"
@@ -82,6 +83,7 @@ void Initialiser::take_module_values() {
   replay(wanted, parts, [&](size_t index, const at::Tensor& found) {
     const bool is_parameter = index < parameters.size();
     const size_t buffer = index - parameters.size();
+    const MemoryPurposeScope purpose(is_parameter ? MemoryPurpose::Unsaid : MemoryPurpose::Buffers);
     at::Tensor value = found.detach().contiguous().to(model_.mesh.device());
     // Straight into the found memory: it is the engine's now, and about to be let go.
     if (is_parameter) take_from_first_along_other_axes(parameters[index], value);

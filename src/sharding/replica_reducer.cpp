@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "compute/memory_purpose.h"
+
 namespace zero::detail {
 namespace {
 constexpr size_t kInFlight = 2;  // enough to overlap one sum with the next, at twice a unit's memory
@@ -18,6 +20,7 @@ void ReplicaReducer::start(const at::Tensor& tensor, const std::string& what,
 
 void ReplicaReducer::start_piece(const at::Tensor& tensor, const std::string& what,
                                  const std::shared_ptr<const void>& loan) {
+  const MemoryPurposeScope purpose(MemoryPurpose::Buckets);
   const int64_t ranks = replicas_.size();
   if (in_flight_.size() == kInFlight) finish_oldest();
   const int64_t part = (tensor.numel() + ranks - 1) / ranks;
@@ -35,6 +38,7 @@ void ReplicaReducer::start_piece(const at::Tensor& tensor, const std::string& wh
 }
 
 void ReplicaReducer::finish_oldest() {
+  const MemoryPurposeScope purpose(MemoryPurpose::Buckets);
   Sum sum = std::move(in_flight_.front());
   in_flight_.pop_front();
   sum.work.wait();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compute/memory_purpose.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -180,6 +181,7 @@ void Residency::allocate(Unit& unit) {
       pool_bytes_ -= static_cast<int64_t>(pool_.front().nbytes());
       pool_.erase(pool_.begin());
     }
+    const MemoryPurposeScope purpose(MemoryPurpose::Parameters);
     unit.full = at::empty({unit.layout.padded_numel}, unit.options());
   }
   account(bytes);
@@ -239,6 +241,7 @@ void Residency::pin(int index, bool modify) {
 // Changes that all ranks make alike would hit common memory once for every rank.
 void Residency::copy_to_modify(Unit& unit) {
   SlabWork own;
+  const MemoryPurposeScope purpose(MemoryPurpose::Parameters);
   unit.full = at::empty({unit.layout.padded_numel}, unit.common.options());
   unit.hide();
   // Waited for to the end: when this rank writes its shard back, all have read it.

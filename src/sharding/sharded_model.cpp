@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/nearest.h"
+#include "compute/memory_purpose.h"
 #include "compute/zeros.h"
 #include "mesh/group_parts.h"
 #include "optim/split_master.h"
@@ -81,6 +82,7 @@ void ShardedModel::allocate() {
       unit.common =
           common_tensor(shard_group, padded_numel, scalar_type_of(unit.layout.dtype), unit.layout.name);
     if (unit.shard_is_slice) {
+      const MemoryPurposeScope purpose(MemoryPurpose::Parameters);
       unit.full = common ? unit.common : zeros(padded_numel, unit.options());
       states.adopt(unit.index, kParameterState,
                    unit.full.narrow(0, shard_group.rank() * shard_numel, shard_numel));

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "compute/memory_purpose.h"
 #include "virtual/runtime.h"
 
 namespace zero::virtual_device {
@@ -19,7 +20,7 @@ class DeviceAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const int device = this_thread().device;
     if (bytes == 0) return {nullptr, device_at(device)};
-    return device_pointer(machine().take(current_clock(device), bytes, current_purpose()));
+    return device_pointer(machine().take(current_clock(device), bytes, detail::memory_purpose()));
   }
 
   void copy_data(void* to, const void* from, size_t bytes) const override {
@@ -109,7 +110,7 @@ Block* adopt_kernel_memory(c10::DataPtr& data) {
   void* work = data.release_context();
   Arena& arena = *owner->arena_of_work(work);
   Block& block = arena.block_at(work);
-  arena.relabel(block, current_purpose());
+  arena.relabel(block, detail::memory_purpose());
   return &block;
 }
 

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "compute/memory_purpose.h"
+
 namespace zero::virtual_device {
 namespace {
 
@@ -105,7 +107,7 @@ void OperatorCall::adopt(c10::StorageImpl& device, c10::StorageImpl& cpu) {
       block->written = before->written;  // resize_ has copied what was there
     adopted = device_pointer(*block);
   } else if (cpu.nbytes() > 0) {  // made by another thread or another allocator
-    Block& copy = machine().take(current_clock(device_), cpu.nbytes(), current_purpose());
+    Block& copy = machine().take(current_clock(device_), cpu.nbytes(), detail::memory_purpose());
     adopted = device_pointer(copy);
     std::memcpy(copy.arena->work_at(adopted.get()), data.get(), cpu.nbytes());
   }

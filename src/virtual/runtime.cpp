@@ -1,14 +1,10 @@
 #include "virtual/runtime.h"
 
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <atomic>
 #include <mutex>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "virtual/purpose.h"
 #include "zero/error.h"
 
 namespace zero::virtual_device {
@@ -20,7 +16,6 @@ struct Registered {
   std::atomic<Machine*> current = nullptr;
   std::unique_ptr<Machine> owned;
   std::vector<std::unique_ptr<Machine>> retired;
-  std::unordered_set<std::string> purposes;
   c10::Allocator* host = nullptr;
 };
 
@@ -28,14 +23,6 @@ Registered& registered() {
   static auto* const state = new Registered;
   return *state;
 }
-
-struct PurposeInfo final : c10::DebugInfoBase {
-  explicit PurposeInfo(const std::string& text) : purpose(text) {}
-  const std::string& purpose;
-};
-
-// The kind that LibTorch leaves to tests: it goes with a backward to the threads of its devices.
-constexpr auto kPurposeKind = c10::DebugInfoKind::TEST_INFO;
 
 }  // namespace
 
@@ -101,20 +88,5 @@ Machine* machine_of_work(const void* address) {
 }
 
 c10::Allocator& host_allocator() { return *registered().host; }
-
-PurposeScope::PurposeScope(std::string_view purpose) {
-  Registered& state = registered();
-  const std::lock_guard lock(state.mutex);
-  const std::string& kept = *state.purposes.insert(std::string(purpose)).first;
-  guard_ = std::make_unique<c10::DebugInfoGuard>(kPurposeKind, std::make_shared<PurposeInfo>(kept));
-}
-
-PurposeScope::~PurposeScope() = default;
-
-const std::string& current_purpose() {
-  static const std::string& kOther = *new std::string("other");
-  const auto* info = static_cast<PurposeInfo*>(c10::ThreadLocalDebugInfo::get(kPurposeKind));
-  return info != nullptr ? info->purpose : kOther;
-}
 
 }  // namespace zero::virtual_device

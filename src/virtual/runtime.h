@@ -48,9 +48,6 @@ Machine* installed_machine();
 /// The machine, retired ones included, that has this work address; or null.
 Machine* machine_of_work(const void* address);
 
-/// What memory is for, as the thread's innermost scope says; threads of a backward have that of their caller.
-const std::string& current_purpose();
-
 c10::Allocator& device_allocator();
 c10::Allocator& pinned_allocator();
 /// Replaces the allocator of CPU tensors while a machine is installed: operators under way get device memory.
