@@ -14,7 +14,7 @@ namespace zero {
 
 using ModelShape = std::variant<Gpt2Shape, LlamaShape, GptNeoxShape>;
 
-/// Logits that a loss makes at a time on CPU, and how many of them it widens to fp32 at a time.
+/// Logits that a loss makes at a time, and how many of them it widens to fp32 at a time on CPU.
 inline constexpr int64_t kLogitsAtATime = int64_t{1} << 27;
 inline constexpr int64_t kLogitsWidened = int64_t{1} << 19;
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,14 @@
 #include "zero/mesh.h"
 
 namespace zero {
+
+/// What a device knows of a step that no clock of the host tells: a simulated one.
+struct DeviceFigures {
+  double simulated_ms = 0;                               // that the step takes on the device
+  std::map<std::string, int64_t> bytes_by_purpose = {};  // of its memory, after the step
+  int64_t peak_bytes = 0;                                // the most that it held at once, of all purposes
+  std::map<std::string, int64_t> peak_bytes_by_purpose = {};  // each at its own most
+};
 
 /// One optimizer step, as a line of the metrics file has it.
 struct StepReport {
@@ -30,7 +39,8 @@ struct StepReport {
   int64_t peak_resident_bytes = 0;
   int64_t slab_bytes = 0;  // of rank 0's gathered parameters beyond its own, now and at the peak
   int64_t peak_slab_bytes = 0;
-  bool skipped = false;  // the gradient was not finite: nothing changed
+  bool skipped = false;                      // the gradient was not finite: nothing changed
+  std::optional<DeviceFigures> device = {};  // of this rank's, where TrainOptions::device_figures is given
 };
 
 struct TrainOptions {
@@ -48,6 +58,8 @@ struct TrainOptions {
   std::function<bool()> save_requested = {};
   // Called on every rank after each step; fields that say "rank 0" are the caller's rank's here.
   std::function<void(const StepReport&)> on_step = {};
+  // Asked on every rank before and after each step: what its device did since it was asked last.
+  std::function<DeviceFigures()> device_figures = {};
 };
 
 struct TrainResult {

@@ -6,7 +6,6 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/nll_loss.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -21,6 +20,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kIgnored = -100, kLineBytes = 64;
+// On a device each piece costs launches; on CPU it should stay in the cache.
+constexpr int64_t kLogitsWidenedOnDevice = int64_t{1} << 23;
 
 /// Rows that start at multiples of 64 bytes: oneDNN's products take half as long again with others.
 at::Tensor empty_aligned_rows(int64_t rows, int64_t columns, const at::TensorOptions& options) {
@@ -30,24 +31,24 @@ at::Tensor empty_aligned_rows(int64_t rows, int64_t columns, const at::TensorOpt
 
 at::ScalarType sums_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
-/// The sum of the rows' losses; where `scale` is defined, the logits become scale * their gradient. Some rows
-/// after others, so that what is wider than the logits stays small.
-at::Tensor rows_loss(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& scale) {
+/// Writes each row's loss to `losses`; where `scale` is defined, the logits become scale * their gradient.
+/// Some rows after others, so that what is wider than the logits stays small; their number changes no bits.
+void rows_loss(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& scale,
+               const at::Tensor& losses) {
   const at::ScalarType dtype = sums_of(logits.scalar_type());
-  at::Tensor total = at::zeros({}, at::kDouble);
-  const int64_t step = std::max<int64_t>(1, kLogitsWidened / logits.size(1));
+  const int64_t widened = logits.is_cpu() ? kLogitsWidened : kLogitsWidenedOnDevice;
+  const int64_t step = std::max<int64_t>(1, widened / logits.size(1));
   for (int64_t row = 0; row < logits.size(0); row += step) {
     const int64_t count = std::min(step, logits.size(0) - row);
     const at::Tensor here = logits.narrow(0, row, count), target = targets.narrow(0, row, count);
     at::Tensor p = at::log_softmax(here, /*dim=*/1, dtype);
-    total.add_(at::nll_loss(p, target, /*weight=*/{}, at::Reduction::Sum, kIgnored));
+    losses.narrow(0, row, count).copy_(at::nll_loss(p, target, /*weight=*/{}, at::Reduction::None, kIgnored));
     if (!scale.defined()) continue;
     // A row that is left out is multiplied by 0, so that NaN shows.
     const at::Tensor counts = target.ne(kIgnored).to(dtype).unsqueeze(1);
     p.exp_().scatter_add_(1, target.clamp_min(0).unsqueeze(1), -counts);
     here.copy_(p.mul_(counts.mul_(scale)));
   }
-  return total;
 }
 
 struct HeadLoss : torch::autograd::Function<HeadLoss> {
@@ -61,13 +62,13 @@ struct HeadLoss : torch::autograd::Function<HeadLoss> {
     const at::Tensor scale =
         of_hidden || of_weight ? counted.clamp_min(1).to(dtype).reciprocal() : at::Tensor();
     at::Tensor hidden_gradient = of_hidden ? at::empty_like(hidden) : at::Tensor(), weight_gradient;
-    at::Tensor total = at::zeros({}, at::kDouble);
+    const at::Tensor losses = at::empty({rows}, hidden.options().dtype(dtype));
     for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
       const int64_t count = std::min(rows_at_a_time, rows - begin);
       const at::Tensor x = hidden.narrow(0, begin, count);
       at::Tensor logits = empty_aligned_rows(count, weight.size(0), weight.options());
       at::mm_out(logits, x, weight.t());
-      total.add_(rows_loss(logits, targets.narrow(0, begin, count), scale));
+      rows_loss(logits, targets.narrow(0, begin, count), scale, losses.narrow(0, begin, count));
       if (of_hidden) hidden_gradient.narrow(0, begin, count).copy_(at::mm(logits, weight));
       if (!of_weight) continue;
       at::Tensor part = at::mm(logits.t(), x);
@@ -78,7 +79,7 @@ struct HeadLoss : torch::autograd::Function<HeadLoss> {
     if (of_hidden) context->saved_data["hidden"] = hidden_gradient;
     if (of_weight) context->saved_data["weight"] = weight_gradient.to(weight.scalar_type());
     context->saved_data["unused"] = true;
-    return total.div_(counted).to(dtype);
+    return losses.sum(at::kDouble).div_(counted).to(dtype);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -94,7 +95,9 @@ struct HeadLoss : torch::autograd::Function<HeadLoss> {
     if (found == context->saved_data.end()) return {};
     at::Tensor gradient = found->second.toTensor();
     context->saved_data.erase(found);
-    return upstream.item<double>() == 1 ? gradient : gradient.mul_(upstream);
+    // Asking a device would stop the host; a product with 1 changes no bits.
+    const bool is_one = upstream.is_cpu() && upstream.item<double>() == 1;
+    return is_one ? gradient : gradient.mul_(upstream);
   }
 };
 

@@ -5,8 +5,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/log_softmax.h>
-#include <ATen/ops/nll_loss.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
@@ -96,13 +94,9 @@ torch::Tensor LanguageModel::last_part(const torch::Tensor& x) {
 
 torch::Tensor LanguageModel::last_part_loss(const torch::Tensor& x, const torch::Tensor& targets) {
   require_ids(targets, "targets");
-  if (x.is_cpu()) {
-    require_targets(targets);
-    return detail::head_loss(leave(x).flatten(0, 1), head_weight(), targets.reshape({-1}));
-  }
-  const auto logits = last_part(x).view({-1, vocab_size_});
-  const auto dtype = logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  return torch::nll_loss(torch::log_softmax(logits, /*dim=*/1, dtype), targets.reshape({-1}));
+  // On a GPU the assertions of lookups catch what is outside: asking here would stop the host.
+  if (x.is_cpu()) require_targets(targets);
+  return detail::head_loss(leave(x).flatten(0, 1), head_weight(), targets.reshape({-1}));
 }
 
 int64_t LanguageModel::block_count() { return static_cast<int64_t>(blocks().size()); }
@@ -133,7 +127,7 @@ void LanguageModel::check_tokens(const torch::Tensor& tokens, int64_t seen) cons
           "shorten the sequence or build the model with a larger context_length");
   require(tokens.numel() > 0, ErrorKind::Usage, place,
           "expected at least one token, got " + sizes_of(tokens));
-  // On a GPU the lookup's own assertion catches these: asking here would stop the host at every step.
+  // As for targets.
   if (!tokens.is_cpu()) return;
   const auto [lowest, highest] = torch::aminmax(tokens);
   const int64_t low = lowest.item<int64_t>(), high = highest.item<int64_t>();

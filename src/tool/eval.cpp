@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "budget.h"
+#include "device.h"
 #include "ranks.h"
 #include "verbs.h"
 #include "zero/compute_threads.h"
@@ -17,7 +18,7 @@ namespace zero::tool {
 namespace {
 
 struct EvalArguments {
-  std::string model, data, budget;
+  std::string model, data, budget, device = "auto";
   int ranks = 0;
   int64_t batches = 0, sequence_length = 0;
   bool json = false;
@@ -48,11 +49,14 @@ void print(const EvalArguments& arguments, const SavedModel& saved, const EvalRe
 
 // Each rank has its shard of the model and its part of the samples. A batch has tokens enough to make up for
 // gathering each unit once more, so the run's budget does.
-int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const Rendezvous& job) {
+int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const Rendezvous& job,
+                  ToolDevice& device) {
   const TokenFile file = open_data(arguments, saved);
   use_training_allocator();
   prepare_compute_threads(compute_threads_of(saved.config, job.local_size));
-  const Mesh mesh = Mesh::join(job, mesh_options_of(saved.config));
+  MeshOptions mesh_options = mesh_options_of(saved.config);
+  device.open(mesh_options, /*trace=*/false);
+  const Mesh mesh = Mesh::join(job, mesh_options);
   try {
     Inference inference(saved, mesh,
                         {.budget_bytes = budget_of(arguments.budget, saved.config.residency.budget_bytes)});
@@ -61,11 +65,11 @@ int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const
                                   .batches = arguments.batches};
     const EvalResult result = inference.evaluate(file, options);
     if (mesh.rank() == 0) print(arguments, saved, result);
+    return device.is_sound(mesh) ? 0 : 1;
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());
     throw;
   }
-  return 0;
 }
 
 }  // namespace
@@ -87,17 +91,19 @@ int run_eval(int argc, char** argv) {
                  "tokens of a sample [as trained; 1024 at most]")
       ->check(at_least_one());
   app.add_option("--budget", arguments.budget, kBudgetHelp + " [the run's residency.budget]");
+  app.add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
   app.add_flag("--json", arguments.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;
 
   budget_of(arguments.budget, 0);
+  ToolDevice device(arguments.device);
   const Ranks ranks = ranks_of(arguments.ranks);
   SavedModel saved = find_model(arguments.model);
   if (arguments.sequence_length > 0) saved.config.data.sequence_length = arguments.sequence_length;
   require(saved.config.data.sequence_length <= saved.config.model.context_length, ErrorKind::Config,
           "--sequence-length",
           "expected at most the model's context of " + std::to_string(saved.config.model.context_length));
-  if (!ranks.starts) return evaluate_here(arguments, saved, ranks.job);
+  if (!ranks.starts) return evaluate_here(arguments, saved, ranks.job, device);
   open_data(arguments, saved);
   return launch_self(ranks.ranks, argc, argv);
 }

@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 #include "budget.h"
+#include "device.h"
 #include "ranks.h"
 #include "text.h"
 #include "verbs.h"
@@ -18,7 +19,7 @@ namespace zero::tool {
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt, tokenizer, budget;
+  std::string model, prompt, tokenizer, budget, device = "auto";
   int ranks = 0;
   GenerateOptions options;
 };
@@ -68,19 +69,22 @@ void print(const std::string& prompt, const std::vector<int64_t>& made, const To
   std::cout << prompt << printable(bytes) << std::endl;
 }
 
-int generate_here(const GenerateArguments& arguments, const Request& request, const Rendezvous& job) {
+int generate_here(const GenerateArguments& arguments, const Request& request, const Rendezvous& job,
+                  ToolDevice& device) {
   use_training_allocator();
   prepare_compute_threads(compute_threads_of(request.saved.config, job.local_size));
-  const Mesh mesh = Mesh::join(job, mesh_options_of(request.saved.config));
+  MeshOptions mesh_options = mesh_options_of(request.saved.config);
+  device.open(mesh_options, /*trace=*/false);
+  const Mesh mesh = Mesh::join(job, mesh_options);
   try {
     Inference inference(request.saved, mesh, {.budget_bytes = budget_of(arguments.budget, kAllBytes)});
     const std::vector<int64_t> made = inference.generate(request.prompt, request.options);
     if (mesh.rank() == 0) print(arguments.prompt, made, request.tokenizer);
+    return device.is_sound(mesh) ? 0 : 1;
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());
     throw;
   }
-  return 0;
 }
 
 }  // namespace
@@ -104,10 +108,13 @@ int run_generate(int argc, char** argv) {
   app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
       ->check(at_least_one());
   app.add_option("--budget", arguments.budget, kBudgetHelp + ", once a text [all]");
+  app.add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
   if (!parse(app, argc, argv)) return 0;
+  ToolDevice device(arguments.device);
   const Ranks ranks = ranks_of(arguments.ranks);
   const Request request = check(arguments);
-  return ranks.starts ? launch_self(ranks.ranks, argc, argv) : generate_here(arguments, request, ranks.job);
+  return ranks.starts ? launch_self(ranks.ranks, argc, argv)
+                      : generate_here(arguments, request, ranks.job, device);
 }
 
 }  // namespace zero::tool

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "device.h"
 #include "ranks.h"
 #include "stop_signal.h"
 #include "train/trace_file.h"
@@ -18,7 +19,7 @@ namespace zero::tool {
 namespace {
 
 struct TrainArguments {
-  std::string config, run_directory, resume, trace;
+  std::string config, run_directory, resume, trace, device = "auto";
   std::vector<std::string> overrides;
   int ranks = 0;
   bool overwrite = false, trainable_only = false;
@@ -48,7 +49,8 @@ void conclude(const TrainResult& result) {
   std::cout.flush();
 }
 
-int train_here(const Config& config, const Rendezvous& job, TrainOptions options, const std::string& trace) {
+int train_here(const Config& config, const Rendezvous& job, TrainOptions options, ToolDevice& device,
+               const std::string& trace) {
   watch_stop_signals();
   if (!use_training_allocator() && job.rank == 0)
     std::cerr << "note: the kernel reserves no addresses for the allocator (ulimit -v): steps pay for page "
@@ -57,13 +59,16 @@ int train_here(const Config& config, const Rendezvous& job, TrainOptions options
   prepare_compute_threads(compute_threads_of(config, job.local_size));
   MeshOptions mesh_options = mesh_options_of(config);
   if (!trace.empty()) mesh_options.trace = std::make_shared<Trace>();
+  device.open(mesh_options, !trace.empty());
   const Mesh mesh = Mesh::join(job, mesh_options);
   options.stop_signal = stop_signal;
   options.save_requested = save_requested;
   options.progress = stdout;
+  if (device.is_virtual()) options.device_figures = [&] { return device.figures(); };
   const TrainResult result = train(config, mesh, options);
-  if (!trace.empty()) write_trace(mesh, trace);
+  if (!trace.empty()) write_trace(mesh, trace, device.trace_events(mesh));
   if (mesh.rank() == 0) conclude(result);
+  if (!device.is_sound(mesh)) return 1;
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
 
@@ -90,10 +95,12 @@ int run_train(int argc, char** argv) {
                "leave frozen parameters out of checkpoints (checkpoint.trainable_only)");
   app.add_option("--trace", arguments.trace,
                  "write what each rank did when to this file; ui.perfetto.dev opens it");
+  app.add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
   if (!parse(app, argc, argv)) return 0;
 
   outlive_readers();
   const Ranks ranks = ranks_of(arguments.ranks);
+  ToolDevice device(arguments.device);
   const Config config = read(arguments, ranks.ranks);
   TrainOptions options;
   options.resume = arguments.resume;
@@ -105,7 +112,7 @@ int run_train(int argc, char** argv) {
     mesh_options_of(config);
     check_run(config, ranks.ranks, options);
   }
-  if (!ranks.starts) return train_here(config, ranks.job, options, arguments.trace);
+  if (!ranks.starts) return train_here(config, ranks.job, options, device, arguments.trace);
   // Told to stop, the ranks finish their step and save; whoever will not wait sends the signal again.
   const auto grace = mesh_options_of(config).timeout;
   return launch_self(ranks.ranks, argc, argv, grace);

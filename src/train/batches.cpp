@@ -19,8 +19,12 @@ Batch read_batch(const TokenFile& file, std::span<const int64_t> first_tokens, i
     file.read(first, ids);
     out = std::copy(ids.begin(), ids.end(), out);
   }
-  return {.tokens = both.narrow(1, 0, sequence_length).contiguous().to(device),
-          .targets = both.narrow(1, 1, sequence_length).contiguous().to(device)};
+  // From pinned memory, so that the host need not wait for the device.
+  const auto there = [&](const at::Tensor& part) {
+    return device.is_cpu() ? part : part.pin_memory().to(device, /*non_blocking=*/true);
+  };
+  return {.tokens = there(both.narrow(1, 0, sequence_length).contiguous()),
+          .targets = there(both.narrow(1, 1, sequence_length).contiguous())};
 }
 
 TokenFile open_tokens(const std::string& path, const std::string& place, const TokenNeeds& needs) {

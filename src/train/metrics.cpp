@@ -31,21 +31,27 @@ int64_t step_of(const std::string& line, const std::string& place) {
 }  // namespace
 
 std::string metrics_line(const StepReport& report) {
-  const Json json = {{"step", report.step},
-                     {"loss", report.loss},
-                     {"lr", report.lr},
-                     {"grad_norm", report.grad_norm},
-                     {"clip_coefficient", report.clip_coefficient},
-                     {"tokens", report.tokens},
-                     {"tokens_per_s", report.tokens_per_s},
-                     {"step_s", report.step_s},
-                     {"waited_s", report.waited_s},
-                     {"waited_share", report.step_s > 0 ? report.waited_s / report.step_s : 0},
-                     {"resident_bytes", report.resident_bytes},
-                     {"peak_resident_bytes", report.peak_resident_bytes},
-                     {"slab_bytes", report.slab_bytes},
-                     {"peak_slab_bytes", report.peak_slab_bytes},
-                     {"skipped", report.skipped}};
+  Json json = {{"step", report.step},
+               {"loss", report.loss},
+               {"lr", report.lr},
+               {"grad_norm", report.grad_norm},
+               {"clip_coefficient", report.clip_coefficient},
+               {"tokens", report.tokens},
+               {"tokens_per_s", report.tokens_per_s},
+               {"step_s", report.step_s},
+               {"waited_s", report.waited_s},
+               {"waited_share", report.step_s > 0 ? report.waited_s / report.step_s : 0},
+               {"resident_bytes", report.resident_bytes},
+               {"peak_resident_bytes", report.peak_resident_bytes},
+               {"slab_bytes", report.slab_bytes},
+               {"peak_slab_bytes", report.peak_slab_bytes},
+               {"skipped", report.skipped}};
+  if (report.device) {
+    json["simulated_ms"] = report.device->simulated_ms;
+    json["device_bytes"] = report.device->bytes_by_purpose;
+    json["device_peak_bytes"] = report.device->peak_bytes;
+    json["device_peak_bytes_by_purpose"] = report.device->peak_bytes_by_purpose;
+  }
   return json.dump();
 }
 

@@ -2,6 +2,7 @@
 // The traces of all ranks in one file.
 
 #include <filesystem>
+#include <string>
 
 #include "zero/mesh.h"
 
@@ -11,8 +12,10 @@ namespace zero {
 /// an older trace.
 void check_trace_file(const std::filesystem::path& path);
 
-/// Rank 0 writes what the traces of all ranks have taken down (MeshOptions::trace). Collective. Throws Io on
-/// every rank, naming the file, and Config as check_trace_file(); Usage where a rank has no trace.
-void write_trace(const Mesh& mesh, const std::filesystem::path& path);
+/// Rank 0 writes what the traces of all ranks have taken down (MeshOptions::trace). `device_events` are more
+/// of this rank's, JSON objects separated by commas whose microseconds begin with the run: with them all
+/// times are told from where rank 0's trace begins. Collective, all ranks with such events or none. Throws Io
+/// on every rank, naming the file, and Config as check_trace_file(); Usage where a rank has no trace.
+void write_trace(const Mesh& mesh, const std::filesystem::path& path, const std::string& device_events = {});
 
 }  // namespace zero

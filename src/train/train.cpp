@@ -230,6 +230,7 @@ void Trainer::share(const at::Tensor& loss_sum, StepReport& report) {
 }
 
 StepReport Trainer::step() {
+  if (options_.device_figures) options_.device_figures();
   const auto begin = Clock::now();
   const double waited_s = mesh_.waited_s();
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(mesh_.device()));
@@ -257,6 +258,7 @@ StepReport Trainer::step() {
   report.slab_bytes = stats.resident_bytes;
   report.peak_slab_bytes = stats.peak_resident_bytes;
   report.skipped = stepped.skipped;
+  if (options_.device_figures) report.device = options_.device_figures();
   return report;
 }
 

@@ -1,6 +1,7 @@
 #include "virtual/machine.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "base/glob.h"
@@ -10,6 +11,18 @@ namespace zero::virtual_device {
 namespace {
 
 constexpr Picoseconds kAskingTime = 1'000'000;  // of the host, for each question whether an event has come
+
+SpanKind kind_of(Engine engine) {
+  return engine == Engine::Compute  ? SpanKind::Compute
+         : engine == Engine::CopyIn ? SpanKind::CopyIn
+                                    : SpanKind::CopyOut;
+}
+
+SpanKind kind_of_collective(std::string_view name) {
+  return name == "all_gather"       ? SpanKind::AllGather
+         : name == "reduce_scatter" ? SpanKind::ReduceScatter
+                                    : SpanKind::Collective;
+}
 
 }  // namespace
 
@@ -58,7 +71,7 @@ void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double
     ++work.copies;
     work.copied_bytes += bytes;
   }
-  if (options_.trace) timeline_.add({at.work, at.clock, begin, duration, bytes, flops});
+  if (options_.trace) timeline_.add({at.work, kind_of(engine), at.clock, begin, duration, bytes, flops});
 }
 
 Picoseconds Machine::ready_time(int clock) {
@@ -72,7 +85,8 @@ void Machine::finish(const Stamp& at, Picoseconds begin, Picoseconds end, double
   const std::lock_guard lock(mutex_);
   Picoseconds& time = state_[at.clock].time;
   time = std::max(time, end);
-  if (options_.trace) timeline_.add({at.work, at.clock, begin, end - begin, bytes, 0});
+  if (options_.trace)
+    timeline_.add({at.work, kind_of_collective(at.work), at.clock, begin, end - begin, bytes, 0});
 }
 
 Moment Machine::record(int clock) {

@@ -4,14 +4,21 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "virtual/clock.h"
 
 namespace zero::virtual_device {
 
+/// What a span shows; a row of its own on each stream.
+enum class SpanKind { Compute, CopyIn, CopyOut, AllGather, ReduceScatter, Collective };
+constexpr int kSpanKinds = 6;
+inline bool is_collective(SpanKind kind) { return kind >= SpanKind::AllGather; }
+
 struct Span {
   const char* work;
+  SpanKind kind;
   int clock;
   Picoseconds begin, duration;
   double bytes, flops;
@@ -34,9 +41,13 @@ class Timeline {
   const std::vector<Span>& spans() const { return spans_; }
   size_t dropped() const { return dropped_; }
 
-  /// JSON objects separated by commas: a process a device, numbered from `first_process`, and a row a stream.
-  /// Simulated microseconds.
-  std::string events(int first_process) const;
+  /// Of that time of a device, how long collectives were under way and no kernel ran. Throws Usage where
+  /// spans were dropped.
+  Picoseconds exposed_communication(int device, Picoseconds begin, Picoseconds end) const;
+
+  /// JSON objects separated by commas: a process a device, numbered from `first_process` and named `owner`
+  /// and the device, and a row for each stream and kind of its work. Simulated microseconds.
+  std::string events(int first_process, std::string_view owner = "") const;
 
  private:
   size_t most_;

@@ -84,7 +84,7 @@ class VirtualChannel final : public Channel {
                  [&](Operation& of) { return inner_->all_gather(of.host_out, of.host_in, tag); });
   }
   Started exchange(at::Tensor out, at::Tensor in, int tag) override {
-    return start("exchange", in, out, parts_time(bytes_of(in) / ranks_), tag,
+    return start("reduce_scatter", in, out, parts_time(bytes_of(in) / ranks_), tag,
                  [&](Operation& of) { return inner_->exchange(of.host_out, of.host_in, tag); });
   }
   Started broadcast(at::Tensor tensor, int root, int tag) override {

@@ -1,5 +1,6 @@
 #include "virtual/virtual_device.h"
 
+#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -78,16 +79,24 @@ DeviceReport VirtualDevices::report(int index) const {
   return report;
 }
 
+double VirtualDevices::exposed_communication_ns(double begin_ns, double end_ns, int index) const {
+  Machine& owner = machine();
+  const std::lock_guard lock(owner.mutex());
+  const auto picoseconds = [](double ns) { return std::llround(ns * kPicosecondsOfNanosecond); };
+  return nanoseconds_of(owner.timeline().exposed_communication(device(index).index(), picoseconds(begin_ns),
+                                                               picoseconds(end_ns)));
+}
+
 void VirtualDevices::reset_peaks() {
   Machine& owner = machine();
   const std::lock_guard lock(owner.mutex());
   for (int device = 0; device < owner.device_count(); ++device) owner.arena(device).reset_peak();
 }
 
-std::string VirtualDevices::trace_events(int first_process) const {
+std::string VirtualDevices::trace_events(int first_process, std::string_view owner_name) const {
   Machine& owner = machine();
   const std::lock_guard lock(owner.mutex());
-  return owner.timeline().events(first_process);
+  return owner.timeline().events(first_process, owner_name);
 }
 
 }  // namespace zero::virtual_device

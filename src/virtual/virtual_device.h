@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "virtual/description.h"
@@ -71,12 +72,15 @@ class VirtualDevices {
   void clear_faults();
 
   DeviceReport report(int index = 0) const;
+  /// Of the simulated time between, how long collectives were under way and no kernel ran. Needs
+  /// options.trace, and throws Usage where its spans were too many.
+  double exposed_communication_ns(double begin_ns, double end_ns, int index = 0) const;
   /// Peaks count anew from what is in use.
   void reset_peaks();
 
-  /// For zero::trace_document(): a process a device, numbered from `first_process`, a row a stream, simulated
-  /// microseconds. Empty without options.trace.
-  std::string trace_events(int first_process = 0) const;
+  /// For zero::trace_document(): a process a device, numbered from `first_process` and named `owner` and the
+  /// device; a row for each stream and kind of its work; simulated microseconds. Empty without options.trace.
+  std::string trace_events(int first_process = 0, std::string_view owner = "") const;
 };
 
 }  // namespace zero::virtual_device
