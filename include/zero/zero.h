@@ -26,6 +26,7 @@
 #include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/plan_report.h"
+#include "zero/recompute.h"
 #include "zero/sampler.h"
 #include "zero/token_file.h"
 #include "zero/tokenize_files.h"

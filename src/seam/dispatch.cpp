@@ -78,5 +78,6 @@ InterceptOperators::~InterceptOperators() {
 }
 
 std::shared_ptr<OperatorRecorder> current_recorder() { return recorder_of_thread; }
+OwnKernels current_kernels() { return kernels_of_thread; }
 
 }  // namespace zero::detail

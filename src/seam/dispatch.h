@@ -77,5 +77,7 @@ struct OwnWork {
 
 /// The recorder of this thread, or null.
 std::shared_ptr<OperatorRecorder> current_recorder();
+/// The kernels of this thread, or null.
+OwnKernels current_kernels();
 
 }  // namespace zero::detail

@@ -1,0 +1,213 @@
+// Recomputation under the engine: checkpoints are the same bytes with it and without, at every stage.
+#include <ATen/ops/dropout.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/script.h>
+#include <torch/utils.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "support/ranks.h"
+#include "support/small_net.h"
+#include "support/temporary_directory.h"
+#include "zero/engine.h"
+#include "zero/lazy.h"
+#include "zero/recompute.h"
+
+namespace {
+using namespace zero::testing;
+using torch::Tensor;
+namespace fs = std::filesystem;
+namespace F = torch::nn::functional;
+
+constexpr int64_t kWidth = 10, kVocabulary = 29, kRank = 2;
+
+/// Blocks with an adapter and dropout, a matrix that all of them share, and a head that is the embedding.
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    for (int i = 0; i < 3; ++i) {
+      layers->push_back(Block(kWidth));
+      down.push_back(register_parameter("down" + std::to_string(i), torch::randn({kRank, kWidth}) * 0.1));
+      up.push_back(register_parameter("up" + std::to_string(i), torch::randn({kWidth, kRank}) * 0.1));
+    }
+  }
+
+  Tensor block(int i, const Tensor& x) {
+    const Tensor y = layers[i]->as<BlockImpl>()->forward(x) + F::linear(F::linear(x, down[i]), up[i]);
+    return torch::dropout(F::linear(y, shared), 0.2, is_training());
+  }
+
+  Tensor loss(const Batch& batch, bool recomputes) {
+    Tensor x = embedding(batch.tokens);
+    for (int i = 0; i < 3; ++i) {
+      const auto run = [this, i](const Tensor& in) { return block(i, in); };
+      x = recomputes ? zero::recompute(run, x, {.name = "block " + std::to_string(i)}) : run(x);
+    }
+    const Tensor logits = F::linear(x, embedding->weight);
+    return F::cross_entropy(logits.flatten(0, -2).to(torch::kFloat), batch.targets.flatten());
+  }
+
+  torch::nn::Embedding embedding{register_module("embedding", torch::nn::Embedding(kVocabulary, kWidth))};
+  torch::nn::ModuleList layers{register_module("layers", torch::nn::ModuleList())};
+  std::vector<Tensor> down, up;
+  Tensor shared = register_parameter("shared", torch::eye(kWidth) + torch::randn({kWidth, kWidth}) * 0.1);
+};
+TORCH_MODULE(Net);
+
+enum class Trains { Everything, AllButTheEmbedding, Adapters };
+
+struct Case {
+  zero::EngineOptions options;
+  Trains trains = Trains::Everything;
+};
+
+void freeze(NetImpl& net, Trains trains) {
+  for (auto& item : net.named_parameters()) {
+    const bool is_adapter = item.key().starts_with("up") || item.key().starts_with("down");
+    if (trains == Trains::Adapters) item.value().set_requires_grad(is_adapter);
+    if (trains == Trains::AllButTheEmbedding && item.key() == "embedding.weight")
+      item.value().set_requires_grad(false);
+  }
+}
+
+std::string text_of(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// A checkpoint's files by name, without the number that every save draws and the index's sum over it.
+std::map<std::string, std::string> files_of(const fs::path& checkpoint) {
+  constexpr std::string_view kBeforeId = "\"save_id\": \"", kBeforeSum = "\"checksum\": \"";
+  constexpr size_t kDigits = 16;
+  const std::string index = text_of(checkpoint / "index.json");
+  const std::string id = index.substr(index.find(kBeforeId) + kBeforeId.size(), kDigits);
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), id.npos) << id;
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(checkpoint)) {
+    std::string& text = files[entry.path().filename().string()] = text_of(entry.path());
+    for (size_t at = text.find(id); at != text.npos; at = text.find(id, at)) text.erase(at, kDigits);
+  }
+  std::string& shorter = files["index.json"];
+  shorter.erase(shorter.rfind(kBeforeSum) + kBeforeSum.size(), kDigits);
+  return files;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  fs::path checkpoint;
+  zero::EngineStats stats;
+};
+
+Outcome train(const zero::Mesh& mesh, const Case& of, bool recomputes, const fs::path& directory) {
+  torch::manual_seed(7);
+  Net net = zero::lazily([] { return Net(); });
+  freeze(*net, of.trains);
+  zero::Engine engine(*net, zero::AdamW{.lr = 1e-2}, of.options, mesh);
+  torch::manual_seed(100 + mesh.rank());
+  Outcome outcome;
+  for (int micro = 0; micro < 3 * of.options.accumulation_steps; ++micro) {
+    const Batch batch = batch_of(micro, 2 * mesh.size()).rows(2 * mesh.rank(), 2);
+    const Tensor loss = engine.forward([&] { return net->loss(batch, recomputes); });
+    outcome.losses.push_back(loss.item<double>());
+    engine.backward(loss);
+    engine.step();
+  }
+  net->eval();
+  const torch::NoGradGuard no_grad;
+  const Tensor evaluated = engine.forward([&] { return net->loss(batch_of(50, 2), recomputes); });
+  outcome.losses.push_back(evaluated.item<double>());
+  outcome.checkpoint = engine.save(directory);
+  outcome.stats = engine.stats();
+  return outcome;
+}
+
+/// Trains with and without, in directories below `root`; losses and files are the same.
+void expect_same(const zero::Mesh& mesh, const Case& of, const fs::path& root, const std::string& what) {
+  const Outcome with = train(mesh, of, true, root / what / "with"),
+                plain = train(mesh, of, false, root / what / "plain");
+  EXPECT_EQ(with.losses, plain.losses) << what;
+  mesh.world().barrier("saved");
+  if (mesh.rank() == 0) {
+    const auto a = files_of(with.checkpoint), b = files_of(plain.checkpoint);
+    EXPECT_GT(a.size(), 1) << what;
+    EXPECT_EQ(a.size(), b.size()) << what;
+    for (const auto& [name, bytes] : a)
+      EXPECT_TRUE(b.contains(name) && b.at(name) == bytes) << what << ": " << name;
+  }
+  // Nothing is reduced twice, and what is computed again is fetched as the schedule says.
+  EXPECT_EQ(with.stats.reduce_scatter_elements, plain.stats.reduce_scatter_elements) << what;
+  EXPECT_EQ(with.stats.recorded_schedules, plain.stats.recorded_schedules) << what;
+}
+
+class EngineRecompute : public ::testing::TestWithParam<int> {};
+
+TEST_P(EngineRecompute, CheckpointsAreTheSameBytes) {
+  const TemporaryDirectory root;
+  run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        Case of{.options = {.stage = stage, .dtype = dtype}};
+        of.options.group_numel = 200;
+        of.options.reduce_bucket_numel = 500;
+        of.options.share_parameters = false;
+        const std::string what = "stage " + std::to_string(stage) + " " + c10::toString(dtype);
+        expect_same(mesh, of, root.path(), what);
+        of.options.accumulation_steps = 2;
+        of.options.budget_bytes = 0;
+        expect_same(mesh, of, root.path(), what + ", accumulation, nothing kept resident");
+      }
+  });
+}
+
+TEST_P(EngineRecompute, WithFrozenParametersAndAdapters) {
+  const TemporaryDirectory root;
+  run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
+    for (const int stage : {0, 3})
+      for (const Trains trains : {Trains::AllButTheEmbedding, Trains::Adapters}) {
+        Case of{.options = {.stage = stage}, .trains = trains};
+        of.options.share_parameters = false;
+        const char* trained = trains == Trains::Adapters ? ", adapters" : ", all but the embedding";
+        expect_same(mesh, of, root.path(), "stage " + std::to_string(stage) + trained);
+      }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, EngineRecompute, ::testing::Values(1, 2, 3));
+
+TEST(EngineRecomputeHybrid, CheckpointsAreTheSameBytes) {
+  const TemporaryDirectory root;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    Case of{.options = {.stage = 3}};
+    of.options.shard_group_ranks = 1;
+    expect_same(mesh, of, root.path(), "hybrid");
+  });
+}
+
+TEST(EngineRecomputeScript, TorchScriptIsRunAsInTheForward) {
+  run_ranks(2, [](const zero::Mesh& mesh) {
+    const auto run = [&](bool recomputes) {
+      torch::manual_seed(3);
+      torch::jit::Module module("net");
+      module.register_parameter("weight", torch::randn({6, 6}).requires_grad_(), false);
+      module.define("def forward(self, x):\n  return torch.tanh(torch.mm(x, self.weight)).exp() * x\n");
+      zero::Engine engine(module, zero::Adam{.lr = 1e-2}, {.stage = 3, .share_parameters = false}, mesh);
+      for (int step = 0; step < 3; ++step) {
+        const Tensor x = torch::ones({4, 6}) * (0.1 * (mesh.rank() + 1));
+        const auto block = [&](const Tensor& in) { return module.forward({in}).toTensor(); };
+        const Tensor loss = engine.forward([&] {
+          return (recomputes ? zero::recompute(block, zero::recompute(block, x)) : block(block(x))).sum();
+        });
+        engine.backward(loss);
+        engine.step();
+      }
+      return engine.full_parameter("weight");
+    };
+    EXPECT_TRUE(torch::equal(run(true), run(false)));
+  });
+}
+
+}  // namespace
