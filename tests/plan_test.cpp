@@ -380,8 +380,8 @@ TEST(Plan, CountsStatesByTheirTier) {
     for (const UnitLayout& unit : plan.units) EXPECT_EQ(unit.tiers, StateTiers{});
   }
   EngineOptions elsewhere;
-  elsewhere.tiers.optimizer = static_cast<Tier>(1);
-  EXPECT_ERROR(make_plan(three_kinds(), elsewhere), Unsupported, "optimizer states");
+  elsewhere.tiers.gradient = Tier::Host;
+  EXPECT_ERROR(make_plan(three_kinds(), elsewhere), Unsupported, "gradients");
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ struct Config {
   PrecisionConfig precision;
   ZeroConfig zero;
   ResidencyConfig residency;
+  OffloadConfig offload;
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   std::vector<ParameterGroupConfig> parameter_groups;

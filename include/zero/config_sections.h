@@ -12,6 +12,7 @@
 #include "zero/dtype.h"
 #include "zero/optimizer_rules.h"
 #include "zero/rope_scaling.h"
+#include "zero/tier.h"
 
 namespace zero {
 
@@ -36,6 +37,14 @@ struct ResidencyConfig {
   bool split_master = true;       // of an fp32 master keep the 16 bits that a bf16 parameter lacks
   int64_t group_numel = 4194304;  // elements; parameters outside lists are grouped into units up to this size
   bool operator==(const ResidencyConfig&) const = default;
+};
+
+/// `offload`, zero_optimization.offload_optimizer, `aio`: where masters and optimizer states are between
+/// steps.
+struct OffloadConfig {
+  Tier optimizer = Tier::Device;  // "none", "host", "disk"
+  OffloadOptions how;             // path must be given for "disk"
+  bool operator==(const OffloadConfig&) const = default;
 };
 
 /// `data_types`, `bf16.enabled`, `communication_data_type`: what is kept and sent in which type.

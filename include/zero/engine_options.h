@@ -75,8 +75,10 @@ struct EngineOptions {
   // Of a weight that is an embedding and an output layer too, the embedding's gradient is its rows, added in
   // place. Off: as autograd has it, two matrices and their sum.
   bool row_gradients = true;
-  // Where each unit's states are while nobody uses them. Unsupported for any tier but the device's, so far.
+  // Where each unit's states are while nobody uses them: masters and optimizer states anywhere, others on the
+  // device so far. States on disk pass through memory a piece at a time when the optimizer steps.
   StateTiers tiers = {};
+  OffloadOptions offload = {};
 };
 
 }  // namespace zero

@@ -116,9 +116,16 @@ struct RankPlan {
   int64_t common_bytes = 0;
   // state_bytes() by tier.
   std::array<int64_t, kTiers.size()> tier_bytes = {};
+  // Of them, those that are not in the memory that the other figures count: on disk, and beside a device the
+  // host's.
+  int64_t offloaded_bytes = 0;
+  // States on disk: memory for pieces of them on their way, buffer_count * the largest piece's states; the
+  // file's size; and what a step reads and writes each.
+  int64_t ring_bytes = 0, file_bytes = 0, step_disk_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
   int64_t total_bytes() const {
-    return state_bytes() + gather_window_bytes + bucket_bytes + largest_gradient_bytes;
+    return state_bytes() - offloaded_bytes + ring_bytes + gather_window_bytes + bucket_bytes +
+           largest_gradient_bytes;
   }
   /// What the system shows as this rank's resident memory, but for activations and the process itself.
   int64_t resident_bytes() const { return total_bytes() + common_bytes; }
@@ -143,6 +150,7 @@ struct Plan {
   Placements placements = {};
   std::vector<UnitLayout> units = {};
   StateBytes state = {};
+  OffloadOptions offload = {};
 
   Dtype communication_dtype = Dtype::f32;  // of gradients on the wire
   Dtype accumulation_dtype = Dtype::f32;   // of summed gradients
@@ -168,7 +176,7 @@ struct Plan {
 /// Every parameter and shard starts at a multiple of alignment_numel (64 bytes in bf16). Throws Config for a
 /// stage outside 0..3, ranks < 1, a shard group at stage 0 or one that does not divide the ranks,
 /// accumulation < 1, types that nothing trains in, factors, sizes, budgets and buckets that make no sense;
-/// Unsupported for tiers that there are not.
+/// Unsupported for parameters and gradients outside the device's memory.
 Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankPlaces& places = {},
                const OptimizerBytes& optimizer = {}, int64_t alignment_numel = 32);
 

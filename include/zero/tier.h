@@ -2,6 +2,8 @@
 // The memories that states can be in.
 
 #include <array>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace zero {
@@ -9,23 +11,48 @@ namespace zero {
 /// Which memory a state is in while nobody uses it.
 enum class Tier {
   Device,  // of the device that computes
+  Host,    // the host's: on CPU the same memory
+  Disk,    // a file of this rank's
 };
 
-inline constexpr std::array kTiers{Tier::Device};
+inline constexpr std::array kTiers{Tier::Device, Tier::Host, Tier::Disk};
 
 /// The tiers of one unit's states, by kind.
 struct StateTiers {
   Tier parameter = Tier::Device;
   Tier gradient = Tier::Device;
-  Tier master = Tier::Device;
+  Tier master = Tier::Device;  // beside 16-bit parameters: an fp32 parameter is its own
   Tier optimizer = Tier::Device;
   bool operator==(const StateTiers&) const = default;
+};
+
+/// How states outside the device's memory are kept. Results are the same bits whatever it says.
+struct OffloadOptions {
+  // 0..1: of the trainable elements, the share whose masters and optimizer states go where StateTiers says,
+  // in whole units, the first ones first. Those of the rest stay in the device's memory.
+  double ratio = 1;
+  // Tier::Disk: an existing directory on a disk. Each rank has a file there, for its user alone and without a
+  // name, of the size that `plan` says, which is taken at construction.
+  std::string path = {};
+  int buffer_count = 4;             // pieces of states in memory at a time, at least 2
+  int64_t piece_numel = 2LL << 20;  // elements of a piece: each buffer has room for all states of so many
+  bool read_ahead = true;           // pieces are read while others are updated
+  bool write_behind = true;         // and written while training goes on
+  int64_t block_bytes = 1LL << 20;  // of one transfer and one checksum: a multiple of 4096
+  int queue_depth = 16;             // transfers in flight
+  int threads = 2;                  // that transfer where io_uring is not permitted
+  bool pin_memory = true;           // Tier::Host beside a device: page-locked memory
+  bool operator==(const OffloadOptions&) const = default;
 };
 
 constexpr std::string_view to_string(Tier tier) {
   switch (tier) {
     case Tier::Device:
       return "device";
+    case Tier::Host:
+      return "host";
+    case Tier::Disk:
+      return "disk";
   }
   return "unknown";
 }

@@ -23,7 +23,7 @@ void check_groups_of(const OptimizerShard& shard, size_t groups) {
 Execution execution_for(StateStore& states, const std::vector<OptimizerShard>& shards) {
   auto result = Execution::kernels;
   for (const OptimizerShard& shard : shards) {
-    const auto lease = states.lend(shard.unit, {kMasterState}, StateStore::Use::Read);
+    const auto lease = states.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
     const c10::Device device = lease[kMasterState].device();
     if (device.is_cpu()) continue;
     if (!fused_operators::exist_for(device)) return Execution::operators;
@@ -33,7 +33,7 @@ Execution execution_for(StateStore& states, const std::vector<OptimizerShard>& s
 }
 
 bool is_split(StateStore& states, const OptimizerShard& shard) {
-  return is_remainder(states.lend(shard.unit, {kMasterState}, StateStore::Use::Read)[kMasterState]);
+  return is_remainder(states.lend(shard.unit, {kMasterState}, StateStore::Use::Shape)[kMasterState]);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 
 #include "optim/fused_operators.h"
 #include "optim/kernel_passes.h"
@@ -21,18 +22,23 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
       steps_(parameters, 0),
       execution_(execution) {
   for (const OptimizerShard& shard : shards_) {
-    auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Read);
+    const auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
     const int64_t numel = lease[kMasterState].numel();
     const at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
     for (const std::string_view name : names_) states_.create(shard.unit, name, numel, options, shard.tier);
   }
 }
 
-RuleMemory RuleOptimizer::borrow(const OptimizerShard& shard) const {
+std::vector<std::string_view> RuleOptimizer::updated_kinds() const {
   std::vector<std::string_view> kinds{kMasterState, kParameterState};
   kinds.insert(kinds.end(), names_.begin(), names_.end());
-  RuleMemory memory{.lease = states_.lend(shard.unit, kinds, StateStore::Use::Write),
-                    .gradients = states_.lend(shard.unit, {kGradientState}, StateStore::Use::Read),
+  return kinds;
+}
+
+RuleMemory RuleOptimizer::borrow(const StatePiece& piece) const {
+  static constexpr std::array kGradient{kGradientState};
+  RuleMemory memory{.lease = states_.lend(piece, updated_kinds(), StateStore::Use::Write),
+                    .gradients = states_.lend(piece, kGradient, StateStore::Use::Read),
                     .master = {},
                     .gradient = {},
                     .parameter = {},
@@ -57,17 +63,54 @@ kernels::Rates RuleOptimizer::rates_of(const ShardSegment& segment, const StepIn
   return rates;
 }
 
-template <class Use>
-void RuleOptimizer::for_each_used(const StepInput& input, Use use) const {
+namespace {
+
+// The part of a segment that lies in a piece, counted from the piece's begin.
+ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment) {
+  const auto inside = [&](int64_t at) { return std::clamp(at, piece.begin, piece.end) - piece.begin; };
+  ShardSegment part = segment;
+  part.begin = inside(segment.begin);
+  part.end = inside(segment.end);
+  part.counted_begin = inside(segment.counted_begin);
+  part.counted_end = inside(segment.counted_end);
+  part.parameter_begin += std::max<int64_t>(0, piece.begin - segment.begin);
+  return part;
+}
+
+}  // namespace
+
+std::vector<std::pair<const OptimizerShard*, StatePiece>> RuleOptimizer::used_pieces(const StepInput& input,
+                                                                                     bool whole) const {
+  std::vector<std::pair<const OptimizerShard*, StatePiece>> pieces;
   for (const OptimizerShard& shard : shards_) {
-    const auto counts = [&](const ShardSegment& segment) {
-      return input.used[segment.parameter] && segment.numel() > 0;
-    };
-    if (std::none_of(shard.segments.begin(), shard.segments.end(), counts)) continue;
-    const RuleMemory memory = borrow(shard);
-    for (const ShardSegment& segment : shard.segments)
-      if (counts(segment)) use(memory, segment);
+    std::vector<StatePiece> parts = states_.pieces_of(shard.unit, updated_kinds());
+    if (whole && !parts.empty()) parts = {{shard.unit, 0, parts.back().end}};
+    for (const StatePiece& piece : parts)
+      if (std::any_of(shard.segments.begin(), shard.segments.end(), [&](const ShardSegment& segment) {
+            return input.used[segment.parameter] && part_in(piece, segment).numel() > 0;
+          }))
+        pieces.emplace_back(&shard, piece);
   }
+  return pieces;
+}
+
+template <class Use>
+void RuleOptimizer::for_each_used(const StepInput& input, bool whole, Use use) const {
+  const auto pieces = used_pieces(input, whole);
+  const auto announce = [&] {
+    std::vector<StatePiece> sweep;
+    for (const auto& [shard, piece] : pieces) sweep.push_back(piece);
+    if (!whole) states_.announce(sweep, updated_kinds());
+  };
+  announce();
+  for (const auto& [shard, piece] : pieces) {
+    const RuleMemory memory = borrow(piece);
+    for (const ShardSegment& segment : shard->segments) {
+      const ShardSegment part = part_in(piece, segment);
+      if (input.used[segment.parameter] && part.numel() > 0) use(memory, part);
+    }
+  }
+  announce();  // the next step's: its first pieces are read while training goes on
 }
 
 void RuleOptimizer::step(const StepInput& input) {
@@ -84,8 +127,9 @@ template <class Rule>
 void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
   using Arithmetic = kernels::Arithmetic<Rule>;
   std::vector<double> sums;
-  if constexpr (Arithmetic::kSums > 0) sums = sums_of(rule, input);
-  for_each_used(input, [&](const RuleMemory& memory, const ShardSegment& segment) {
+  constexpr bool kWhole = Arithmetic::kSums > 0;  // partial sums are of blocks of whole segments
+  if constexpr (kWhole) sums = sums_of(rule, input);
+  for_each_used(input, kWhole, [&](const RuleMemory& memory, const ShardSegment& segment) {
     auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     if constexpr (Arithmetic::kSums > 0)
       scalars = Arithmetic::with_sums(scalars, &sums[segment.parameter * Arithmetic::kSums]);
@@ -105,7 +149,7 @@ template <class Rule>
 std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& input) const {
   using Arithmetic = kernels::Arithmetic<Rule>;
   std::vector<double> sums(steps_.size() * Arithmetic::kSums);
-  for_each_used(input, [&](const RuleMemory& memory, const ShardSegment& segment) {
+  for_each_used(input, /*whole=*/true, [&](const RuleMemory& memory, const ShardSegment& segment) {
     const auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     const auto over = [&](int64_t begin, int64_t end, double* into) {
       if (begin == end) return;
@@ -136,10 +180,12 @@ std::vector<std::string> RuleOptimizer::state_names() const { return {names_.beg
 void RuleOptimizer::set_parameter_steps(std::span<const int64_t> steps) {
   check_steps(steps, steps_.size());
   steps_.assign(steps.begin(), steps.end());
+  const auto is_fresh = [&](const ShardSegment& segment) { return steps_[segment.parameter] == 0; };
   for (const OptimizerShard& shard : shards_) {
+    if (std::none_of(shard.segments.begin(), shard.segments.end(), is_fresh)) continue;
     const auto lease = states_.lend(shard.unit, names_, StateStore::Use::Write);
     for (const ShardSegment& segment : shard.segments) {
-      if (steps_[segment.parameter] > 0) continue;
+      if (!is_fresh(segment)) continue;
       for (const std::string_view name : names_) piece(lease[name], segment).zero_();
     }
   }

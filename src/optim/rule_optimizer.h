@@ -1,6 +1,8 @@
 #pragma once
 // ShardOptimizer over our own update rules.
 
+#include <utility>
+
 #include "optim/kernels/rules.h"
 #include "optim/rule_memory.h"
 #include "optim/shard_optimizer.h"
@@ -23,11 +25,16 @@ class RuleOptimizer : public ShardOptimizer {
   void set_parameter_steps(std::span<const int64_t> steps) override;
 
  private:
-  RuleMemory borrow(const OptimizerShard& shard) const;
+  RuleMemory borrow(const StatePiece& piece) const;
+  /// Its piece of each shard that has a used segment, and the shard.
+  std::vector<std::pair<const OptimizerShard*, StatePiece>> used_pieces(const StepInput& input,
+                                                                        bool whole) const;
+  std::vector<std::string_view> updated_kinds() const;
   kernels::Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
-  /// use(memory, segment) for every segment that has elements and is used.
+  /// use(memory, segment) for every segment that has elements and is used. Of states on disk a piece at a
+  /// time where the rule takes every element by itself: then of a segment what lies in the piece.
   template <class Use>
-  void for_each_used(const StepInput& input, Use use) const;
+  void for_each_used(const StepInput& input, bool whole, Use use) const;
   /// Both phases; the sums of a rule that has some are those of parameter i from i * kSums.
   template <class Rule>
   void run(const Rule& rule, const StepInput& input) const;

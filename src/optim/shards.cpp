@@ -74,7 +74,7 @@ kernels::Element element_of(at::ScalarType type) {
 void check_shard(StateStore& states, const OptimizerShard& shard, size_t index, int parameters) {
   const std::string place = "optimizer shard " + std::to_string(index);
   const auto lease =
-      states.lend(shard.unit, {kMasterState, kGradientState, kParameterState}, StateStore::Use::Read);
+      states.lend(shard.unit, {kMasterState, kGradientState, kParameterState}, StateStore::Use::Shape);
   const at::Tensor& master = lease[kMasterState];
   check_master(master, lease[kParameterState], place);
   for (const std::string_view kind : {kGradientState, kParameterState}) {

@@ -1,21 +1,27 @@
 #include "optim/state_store.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "compute/memory_purpose.h"
 #include "compute/zeros.h"
 #include "optim/passing_memory.h"
+#include "tiers/disk_states.h"
 #include "zero/error.h"
 
 namespace zero {
 
 struct StateStore::State {
   std::string kind, name;  // name: "unit 3, exp_avg"
-  at::Tensor values;
+  at::Tensor values;       // on disk: of its shape, without memory
   Tier tier = Tier::Device;
   bool owned = false;
   detail::PassingMemory* passing = nullptr;  // of its values, if they do not last
   size_t place = 0;                          // there
+  int on_disk = -1;                          // its number there
   int readers = 0;
   bool written = false;
 
@@ -24,10 +30,7 @@ struct StateStore::State {
 
 namespace {
 
-void require_known(Tier tier, std::string_view kind) {
-  require(tier == Tier::Device, ErrorKind::Unsupported, kind,
-          "states can be in device memory only, not in tier " + std::string(to_string(tier)));
-}
+std::byte* bytes_of(const at::Tensor& memory) { return static_cast<std::byte*>(memory.mutable_data_ptr()); }
 
 detail::MemoryPurpose purpose_of(std::string_view kind) {
   if (kind == kParameterState) return detail::MemoryPurpose::Shards;
@@ -45,8 +48,12 @@ StateStore::Lease& StateStore::Lease::operator=(Lease&& other) noexcept {
   end();
   states_ = std::move(other.states_);
   lent_ = std::move(other.lent_);
+  fetched_ = std::move(other.fetched_);
+  store_ = other.store_;
+  is_of_sweep_ = std::exchange(other.is_of_sweep_, false);
   use_ = other.use_;
   other.states_.clear();
+  other.fetched_.clear();
   return *this;
 }
 
@@ -59,7 +66,9 @@ const at::Tensor& StateStore::Lease::operator[](std::string_view kind) const {
 
 void StateStore::Lease::end() noexcept {
   lent_.clear();
+  if (store_ != nullptr) store_->put_back(*this);
   for (State* state : states_) {
+    if (use_ == Use::Shape) continue;
     if (use_ == Use::Write)
       state->written = false;
     else
@@ -91,17 +100,25 @@ StateStore::State& StateStore::add(int unit, std::string_view kind, const at::Te
 
 void StateStore::create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
                         Tier tier) {
-  require_known(tier, kind);
+  const bool on_cpu = options.device().is_cpu();
+  require(tier == Tier::Device || on_cpu, ErrorKind::Unsupported, name_of(unit, kind),
+          "states of a device can be in its own memory only, not in tier " + std::string(to_string(tier)));
+  require(tier != Tier::Disk || disk_ != nullptr, ErrorKind::Usage, name_of(unit, kind),
+          "no disk was given to keep it on");
+  const bool on_disk = tier == Tier::Disk;
   const detail::MemoryPurposeScope purpose(purpose_of(kind));
-  State& state = add(unit, kind, detail::zeros(numel, options));
+  State& state =
+      add(unit, kind, on_disk ? at::from_blob(nullptr, {numel}, options) : detail::zeros(numel, options));
   state.owned = true;
   state.tier = tier;
+  if (on_disk) state.on_disk = disk_->add(state.name, numel, static_cast<int64_t>(state.values.itemsize()));
 }
 
 void StateStore::create_passing(std::string_view kind, std::span<const int> units,
                                 const std::vector<int64_t>& numels, const at::TensorOptions& options,
                                 Tier tier) {
-  require_known(tier, kind);
+  require(tier == Tier::Device, ErrorKind::Unsupported, kind,
+          "states whose values do not last cannot be in tier " + std::string(to_string(tier)));
   auto& memory = passing_[std::string(kind)];
   require(memory == nullptr, ErrorKind::Usage, kind, "there are such states already");
   memory = std::make_unique<detail::PassingMemory>(numels, options);
@@ -120,6 +137,8 @@ void StateStore::create_view(int unit, std::string_view kind, std::string_view o
   require(found != entries_.end(), ErrorKind::Usage, name_of(unit, kind),
           "the unit has no state " + std::string(of));
   const Entry whole = found->second;
+  require(whole.state->on_disk < 0, ErrorKind::Unsupported, name_of(unit, kind),
+          std::string(of) + " is on disk, which lends whole states only");
   require(begin >= 0 && numel >= 0 && begin + numel <= whole.numel, ErrorKind::Usage, name_of(unit, kind),
           "elements [" + std::to_string(begin) + ", " + std::to_string(begin + numel) + ") of " +
               std::string(of) + ", which has " + std::to_string(whole.numel));
@@ -149,21 +168,129 @@ void StateStore::borrow(State& state, Use use) {
 }
 
 StateStore::Lease StateStore::lend(int unit, std::span<const std::string_view> kinds, Use use) {
+  return lend(StatePiece{.unit = unit, .begin = 0, .end = -1}, kinds, use);
+}
+
+// An end of -1: all of each, which may be more of one than of another.
+StateStore::Lease StateStore::lend(const StatePiece& piece, std::span<const std::string_view> kinds,
+                                   Use use) {
+  throw_failure();
   Lease lease;
   lease.use_ = use;
+  const auto [unit, from, to] = piece;
   for (const std::string_view kind : kinds) {
     const auto found = entries_.find({unit, std::string(kind)});
     if (found == entries_.end()) continue;
     const auto& [state, begin, numel] = found->second;
     if (std::find(lease.states_.begin(), lease.states_.end(), state) == lease.states_.end()) {
-      borrow(*state, use);
+      if (use != Use::Shape) borrow(*state, use);
       lease.states_.push_back(state);
     }
-    const bool is_whole = numel == state->values.numel();
+    const int64_t first = begin + from, count = (to < 0 ? numel : to) - from;
+    if (use != Use::Shape && state->on_disk >= 0) {
+      lease.fetched_.push_back({.state = state, .begin = first, .numel = count});
+      continue;
+    }
+    const bool is_whole = count == state->values.numel();
     lease.lent_.emplace_back(found->first.second,
-                             is_whole ? state->values.alias() : state->values.narrow(0, begin, numel));
+                             is_whole ? state->values.alias() : state->values.narrow(0, first, count));
   }
+  lease.store_ = this;
+  if (!lease.fetched_.empty()) fetch(lease);
   return lease;
+}
+
+void StateStore::fetch(Lease& lease) {
+  // Nothing is put back of what did not come.
+  std::vector<Lease::Fetched> wanted = std::exchange(lease.fetched_, {});
+  const int64_t piece_numel = disk_->options().piece_numel;
+  tiers::DiskStates::Piece piece{.states = {}, .index = wanted.front().begin / piece_numel};
+  bool is_piece = true;
+  for (const Lease::Fetched& one : wanted) {
+    piece.states.push_back(one.state->on_disk);
+    const int64_t begin = piece.index * piece_numel;
+    is_piece = is_piece && one.begin == begin &&
+               one.numel == std::min(piece_numel, one.state->values.numel() - begin);
+  }
+  lease.is_of_sweep_ = is_piece && disk_->is_next(piece);
+  if (lease.is_of_sweep_) {
+    const std::vector<std::byte*> memory = disk_->take();
+    for (size_t i = 0; i < wanted.size(); ++i)
+      wanted[i].memory = at::from_blob(memory[i], {wanted[i].numel}, wanted[i].state->values.options());
+  } else {
+    for (Lease::Fetched& one : wanted) {
+      one.memory = at::empty({one.numel}, one.state->values.options());
+      disk_->read(one.state->on_disk, one.begin, one.numel, bytes_of(one.memory));
+    }
+  }
+  lease.fetched_ = std::move(wanted);
+  for (const Lease::Fetched& one : lease.fetched_)
+    lease.lent_.emplace_back(one.state->kind, one.memory.alias());
+}
+
+void StateStore::put_back(Lease& lease) noexcept {
+  if (lease.fetched_.empty()) return;
+  try {
+    for (const Lease::Fetched& one : lease.fetched_)
+      require(one.memory.storage().use_count() == 1, ErrorKind::Internal, one.state->name,
+              "a tensor was kept beyond its lease");
+    if (lease.is_of_sweep_) {
+      disk_->give_back(lease.use_ == Use::Write);
+    } else if (lease.use_ == Use::Write) {
+      for (const Lease::Fetched& one : lease.fetched_)
+        disk_->write(one.state->on_disk, one.begin, one.numel, bytes_of(one.memory));
+    }
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+  lease.fetched_.clear();
+  lease.is_of_sweep_ = false;
+}
+
+void StateStore::throw_failure() {
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void StateStore::keep_on_disk(std::unique_ptr<tiers::DiskStates> disk) {
+  require(disk_ == nullptr, ErrorKind::Usage, "StateStore", "it has a disk already");
+  disk_ = std::move(disk);
+}
+
+std::vector<StatePiece> StateStore::pieces_of(int unit, std::span<const std::string_view> kinds) const {
+  int64_t numel = 0;
+  bool on_disk = false;
+  for (const std::string_view kind : kinds) {
+    const auto found = entries_.find({unit, std::string(kind)});
+    if (found == entries_.end()) continue;
+    numel = found->second.numel;
+    on_disk = on_disk || found->second.state->on_disk >= 0;
+  }
+  const int64_t step = on_disk ? disk_->options().piece_numel : std::max<int64_t>(numel, 1);
+  std::vector<StatePiece> pieces;
+  for (int64_t begin = 0; begin < numel; begin += step)
+    pieces.push_back({.unit = unit, .begin = begin, .end = std::min(begin + step, numel)});
+  return pieces;
+}
+
+void StateStore::announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds) {
+  throw_failure();
+  if (disk_ == nullptr) return;
+  std::vector<tiers::DiskStates::Piece> sweep;
+  for (const StatePiece& piece : pieces) {
+    tiers::DiskStates::Piece next{.states = {}, .index = piece.begin / disk_->options().piece_numel};
+    for (const std::string_view kind : kinds) {
+      const auto found = entries_.find({piece.unit, std::string(kind)});
+      if (found != entries_.end() && found->second.state->on_disk >= 0)
+        next.states.push_back(found->second.state->on_disk);
+    }
+    if (!next.states.empty()) sweep.push_back(std::move(next));
+  }
+  disk_->announce(std::move(sweep));
+}
+
+void StateStore::flush() {
+  throw_failure();
+  if (disk_ != nullptr) disk_->flush();
 }
 
 void StateStore::discard(std::string_view kind) {

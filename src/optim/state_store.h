@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <span>
@@ -21,6 +22,9 @@ namespace zero {
 namespace detail {
 class PassingMemory;
 }
+namespace tiers {
+class DiskStates;
+}
 
 // Kinds beside those that optimizers name ("exp_avg", ...).
 inline constexpr std::string_view kParameterState = "parameter";  // the compute dtype's shard
@@ -28,13 +32,20 @@ inline constexpr std::string_view kMasterState =
     "master";  // fp32, the parameter itself, or int16 beside a bf16 one
 inline constexpr std::string_view kGradientState = "gradient";  // raw sum over ranks and micro-batches
 
-/// Flat tensors. Not thread safe, but that several threads may borrow different states that are there.
+/// Elements [begin, end) of a unit's states.
+struct StatePiece {
+  int unit = 0;
+  int64_t begin = 0, end = 0;
+};
+
+/// Flat tensors. Not thread safe, but that several threads may borrow different states that are in memory.
 class StateStore {
   struct State;
 
  public:
-  /// What a borrower does with the values.
-  enum class Use { Read, Write };
+  /// What a borrower does with the values. Shape: nothing; the tensors have numel, dtype and device, and
+  /// their memory must not be touched.
+  enum class Use { Read, Write, Shape };
 
   /// States of one unit until it goes. The store must live longer.
   class Lease {
@@ -43,8 +54,8 @@ class StateStore {
     Lease(Lease&&) noexcept = default;
     Lease& operator=(Lease&&) noexcept;
     ~Lease() { end(); }
-    /// [numel], the memory itself; undefined for a kind that the unit does not have. Neither it nor views of
-    /// it may be kept.
+    /// [numel], the memory itself, or of what is on disk a copy that is written back in the end; undefined
+    /// for a kind that the unit does not have. Neither it nor views of it may be kept.
     const at::Tensor& operator[](std::string_view kind) const;
     void end() noexcept;
 
@@ -52,6 +63,15 @@ class StateStore {
     friend class StateStore;
     std::vector<State*> states_;
     std::vector<std::pair<std::string_view, at::Tensor>> lent_;  // by kind
+    /// What has come from the disk for this lease.
+    struct Fetched {
+      State* state = nullptr;
+      int64_t begin = 0, numel = 0;  // of the state's elements
+      at::Tensor memory = {};
+    };
+    std::vector<Fetched> fetched_;
+    StateStore* store_ = nullptr;
+    bool is_of_sweep_ = false;
     Use use_ = Use::Read;
   };
 
@@ -60,7 +80,13 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  // Each throws Usage where a unit has that kind already, Unsupported for a tier that there is not.
+  /// Where states of Tier::Disk are; before the first of them.
+  void keep_on_disk(std::unique_ptr<tiers::DiskStates> disk);
+  /// Null where there is none.
+  const tiers::DiskStates* disk() const { return disk_.get(); }
+
+  // Each throws Usage where a unit has that kind already, Unsupported for a tier that there is not: disks
+  // hold what create() makes for the CPU.
 
   /// A state of `numel` zeros that the store owns.
   void create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
@@ -78,11 +104,22 @@ class StateStore {
 
   bool holds(int unit, std::string_view kind) const;
   /// Borrows those of `kinds` that the unit has. Any number may read a state, or one write it. Throws
-  /// Internal where that does not fit, or (on CPU) where someone kept a tensor after an earlier lease.
+  /// Internal where that does not fit, or (on CPU) where someone kept a tensor after an earlier lease; for
+  /// what is on disk, what its transfers throw, also those that ended earlier leases.
   Lease lend(int unit, std::span<const std::string_view> kinds, Use use);
   Lease lend(int unit, std::initializer_list<std::string_view> kinds, Use use) {
     return lend(unit, std::span(kinds.begin(), kinds.size()), use);
   }
+  /// The same of some elements: tensors have [end - begin].
+  Lease lend(const StatePiece& piece, std::span<const std::string_view> kinds, Use use);
+  /// The pieces in which a sweep borrows those of `kinds` that the unit has: the whole, unless some are on
+  /// disk.
+  std::vector<StatePiece> pieces_of(int unit, std::span<const std::string_view> kinds) const;
+  /// Leases of these pieces and kinds come next, in this order: what is on disk is read before and written
+  /// behind, with the memory of a fixed ring of buffers. Others in between are legal, and slow.
+  void announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds);
+  /// Until what leases have written is on the disk. Throws what kept it from there.
+  void flush();
   /// Passing states of this kind have no values any more. Throws Internal while one is lent.
   void discard(std::string_view kind);
 
@@ -100,10 +137,15 @@ class StateStore {
   Entry& add_entry(int unit, std::string_view kind);
   static std::string name_of(int unit, std::string_view kind);
   static void borrow(State& state, Use use);
+  void fetch(Lease& lease);
+  void put_back(Lease& lease) noexcept;
+  void throw_failure();
 
   std::vector<std::unique_ptr<State>> states_;
   std::map<std::pair<int, std::string>, Entry> entries_;
   std::map<std::string, std::unique_ptr<detail::PassingMemory>, std::less<>> passing_;  // by kind
+  std::unique_ptr<tiers::DiskStates> disk_;
+  std::exception_ptr failure_;  // of a lease that ended
 };
 
 }  // namespace zero

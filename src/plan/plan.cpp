@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "plan/disk_pieces.h"
 #include "plan/layout.h"
 #include "plan/state_bytes.h"
 #include "plan/traffic.h"
@@ -48,14 +49,26 @@ void check_shards(const EngineOptions& options, const RankPlaces& places) {
           "choose a divisor of the ranks, or 0 for all of them");
 }
 
-void check_tiers(const StateTiers& tiers) {
-  for (const auto& [tier, kind] : {std::pair{tiers.parameter, "parameters"},
-                                   {tiers.gradient, "gradients"},
-                                   {tiers.master, "masters"},
-                                   {tiers.optimizer, "optimizer states"}})
+void check_offload(const EngineOptions& options) {
+  const StateTiers& tiers = options.tiers;
+  for (const auto& [tier, kind] : {std::pair{tiers.parameter, "parameters"}, {tiers.gradient, "gradients"}})
     require(tier == Tier::Device, ErrorKind::Unsupported, kind,
-            "cannot be in tier " + std::to_string(static_cast<int>(tier)),
-            "this version keeps all states in the device's memory");
+            "cannot be in tier " + std::string(to_string(tier)),
+            "this version offloads masters and optimizer states");
+  const OffloadOptions& offload = options.offload;
+  require(offload.ratio >= 0 && offload.ratio <= 1, ErrorKind::Config, "offload.ratio",
+          "expected a number from 0 to 1, got " + std::to_string(offload.ratio));
+  check_range(offload.buffer_count, 2, 1024, "offload.buffer_count");
+  check_range(offload.piece_numel, 1024, int64_t{1} << 32, "offload.piece_numel");
+  check_range(offload.block_bytes, kDiskAlignment, int64_t{1} << 30, "offload.block_bytes");
+  require(offload.block_bytes % kDiskAlignment == 0, ErrorKind::Config, "offload.block_bytes",
+          "expected a multiple of " + std::to_string(kDiskAlignment) + ", got " +
+              std::to_string(offload.block_bytes));
+  check_range(offload.queue_depth, 1, 4096, "offload.queue_depth");
+  check_range(offload.threads, 1, 256, "offload.threads");
+  const bool on_disk = tiers.master == Tier::Disk || tiers.optimizer == Tier::Disk;
+  require(!on_disk || !offload.path.empty(), ErrorKind::Config, "offload.path",
+          "states are to be on disk, but no directory is given", "name an existing directory on a disk");
 }
 
 void check(const EngineOptions& options, const RankPlaces& places, const OptimizerBytes& optimizer) {
@@ -75,7 +88,7 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   if (options.dtype) check_type(*options.dtype, "dtype");
   if (options.communication_dtype) check_type(*options.communication_dtype, "communication_dtype");
   check_type(options.accumulation_dtype, "accumulation_dtype");
-  check_tiers(options.tiers);
+  check_offload(options);
 }
 
 int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
@@ -140,7 +153,42 @@ int64_t bucket_bytes(const Plan& plan) {
   return bytes;
 }
 
-RankPlan bytes_of(const Plan& plan) {
+// What the tier on disk takes: in memory, of the disk and of its rate.
+void add_disk(const Plan& plan, RankPlan& rank) {
+  int64_t largest = 0;
+  for (const UnitLayout& unit : plan.units) {
+    if (!unit.trainable) continue;
+    const int64_t master = unit.tiers.master == Tier::Disk ? master_bytes_of(plan.state, unit.dtype) : 0,
+                  states = unit.tiers.optimizer == Tier::Disk ? plan.state.optimizer_bytes : 0;
+    const int64_t pieces = pieces_of(unit.shard_numel, plan.offload.piece_numel);
+    // Each state of each piece begins and ends at a multiple of the alignment.
+    const int64_t kinds = (master > 0) + (states + 3) / 4;
+    if (master + states == 0 || pieces == 0) continue;
+    const int64_t most = std::min(unit.shard_numel, plan.offload.piece_numel);
+    largest = std::max(largest, most * (master + states) + kinds * kDiskAlignment);
+    rank.step_disk_bytes += unit.shard_numel * (master + states);
+    rank.file_bytes += unit.shard_numel * (master + states) + pieces * kinds * kDiskAlignment;
+  }
+  rank.ring_bytes = largest * plan.offload.buffer_count;
+}
+
+// Offloads whole units, the first ones first, until they have offload.ratio of the trainable elements.
+void place_units(Plan& plan, const EngineOptions& options) {
+  plan.offload = options.offload;
+  double trainable = 0, placed = 0;
+  for (const UnitLayout& unit : plan.units) trainable += unit.trainable ? static_cast<double>(unit.numel) : 0;
+  for (UnitLayout& unit : plan.units) {
+    if (!unit.trainable) continue;
+    // Half of a unit's elements decide: a ratio of 1 takes all, of 0 none.
+    const auto numel = static_cast<double>(unit.numel);
+    if (placed + numel / 2 < trainable * options.offload.ratio) {
+      unit.tiers = options.tiers;
+      placed += numel;
+    }
+  }
+}
+
+RankPlan bytes_of(const Plan& plan, bool on_cpu) {
   const StateBytes& state = plan.state;
   bool whole_gradient = plan.placements.gradient == Placement::Partial && plan.accumulation_steps > 1;
   RankPlan rank{.stage = plan.stage};
@@ -163,6 +211,9 @@ RankPlan bytes_of(const Plan& plan) {
     add(rank.master_bytes, unit.tiers.master, unit.shard_numel * master_bytes_of(state, unit.dtype));
     add(rank.optimizer_bytes, unit.tiers.optimizer, unit.shard_numel * state.optimizer_bytes);
   }
+  rank.offloaded_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Disk)] +
+                         (on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)]);
+  add_disk(plan, rank);
   rank.gather_window_bytes = gather_window(plan);
   rank.bucket_bytes = bucket_bytes(plan);
   return rank;
@@ -225,10 +276,10 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
                             .alignment_numel = alignment_numel,
                             .group_numel = options.group_numel},
                            dtype ? &*dtype : nullptr);
-  for (UnitLayout& unit : plan.units) unit.tiers = options.tiers;
+  place_units(plan, options);
   plan.communication_dtype = resolve_wire(plan, options);
   plan.budget_bytes = resolve_budget(plan, options);
-  plan.rank = bytes_of(plan);
+  plan.rank = bytes_of(plan, places.on_cpu);
   add_traffic(plan);
   return plan;
 }

@@ -8,12 +8,14 @@
 #include "base/nearest.h"
 #include "compute/memory_purpose.h"
 #include "compute/zeros.h"
+#include "mesh/agree.h"
 #include "mesh/group_parts.h"
 #include "optim/split_master.h"
 #include "plan/layout.h"
 #include "sharding/counted_elements.h"
 #include "sharding/describe_parts.h"
 #include "sharding/initialise.h"
+#include "tiers/disk_states.h"
 #include "zero/error.h"
 #include "zero/torch_dtype.h"
 
@@ -40,6 +42,7 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
     require(!unit.trainable || unit.dtype != Dtype::f64, ErrorKind::Unsupported, unit.name,
             "trainable fp64 parameters would lose precision in the fp32 master copy",
             "set a compute dtype, or freeze them");
+  open_disk(optimizer_spec);
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
@@ -61,6 +64,26 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   initialise(*this, model_.buffers);
   make_optimizer(optimizer_spec);
   residency = std::make_unique<Residency>(units, shard_group, plan, this->mesh.trace(), seals);
+}
+
+// Before anything is allocated: a directory that will not do is an error of all ranks.
+void ShardedModel::open_disk(const OptimizerSpec& spec) {
+  if (options.tiers.master != Tier::Disk && options.tiers.optimizer != Tier::Disk) return;
+  require(rule_of(spec).has_value(), ErrorKind::Unsupported, "offload",
+          "the states of a torch optimizer cannot be on disk", "use one of zero's own optimizers");
+  together(mesh, "offload", [&] {
+    const OffloadOptions& how = plan.offload;
+    auto file = std::make_unique<tiers::DiskFile>(tiers::DiskFileOptions{.directory = how.path,
+                                                                         .bytes = plan.rank.file_bytes,
+                                                                         .block_bytes = how.block_bytes,
+                                                                         .queue_depth = how.queue_depth,
+                                                                         .threads = how.threads});
+    states.keep_on_disk(std::make_unique<tiers::DiskStates>(
+        std::move(file), tiers::DiskStatesOptions{.piece_numel = how.piece_numel,
+                                                  .buffers = how.buffer_count,
+                                                  .read_ahead = how.read_ahead,
+                                                  .write_behind = how.write_behind}));
+  });
 }
 
 // Shards, and full slabs where parameters are replicated; zeros, so that padding is zero for good.

@@ -69,6 +69,7 @@ class ShardedModel {
   std::vector<char> used_everywhere;  // per parameter, after the last step: had a gradient on some rank
 
  private:
+  void open_disk(const OptimizerSpec& spec);
   void allocate();
   void add_master(Unit& unit);
   void share_out_sums();

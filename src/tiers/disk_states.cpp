@@ -1,0 +1,217 @@
+#include "tiers/disk_states.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/checked.h"
+#include "zero/error.h"
+
+namespace zero::tiers {
+namespace {
+
+/// Waits for all of them, whatever happens; throws the first error.
+void wait_all(DiskFile& file, std::vector<DiskFile::Ticket>& tickets) {
+  std::exception_ptr failure;
+  for (const DiskFile::Ticket ticket : std::exchange(tickets, {})) {
+    try {
+      file.wait(ticket);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+void DiskStates::Release::operator()(std::byte* memory) const { std::free(memory); }
+
+DiskStates::Memory DiskStates::allocate(int64_t bytes) {
+  auto* const memory = static_cast<std::byte*>(
+      std::aligned_alloc(kAlignment, static_cast<size_t>(std::max(kAlignment, round_up(bytes, kAlignment)))));
+  if (memory == nullptr) throw std::bad_alloc();
+  return Memory(memory);
+}
+
+DiskStates::DiskStates(std::unique_ptr<DiskFile> file, const DiskStatesOptions& options)
+    : file_(std::move(file)), options_(options) {
+  require(options_.piece_numel > 0, ErrorKind::Usage, "DiskStatesOptions::piece_numel",
+          std::to_string(options_.piece_numel) + " elements");
+  require(options_.buffers >= 2, ErrorKind::Usage, "DiskStatesOptions::buffers",
+          std::to_string(options_.buffers) + " buffers: one is worked on while another is moved");
+}
+
+// The memory must outlive what is under way.
+DiskStates::~DiskStates() { file_.reset(); }
+
+DiskStates::State DiskStates::add(const std::string& name, int64_t numel, int64_t element_bytes) {
+  Stored stored{.name = name, .numel = numel, .element_bytes = element_bytes, .pieces = {}};
+  for (int64_t begin = 0; begin < numel; begin += options_.piece_numel)
+    stored.pieces.push_back(file_->add_extent(std::min(options_.piece_numel, numel - begin) * element_bytes));
+  states_.push_back(std::move(stored));
+  return static_cast<State>(states_.size()) - 1;
+}
+
+int64_t DiskStates::bytes_of(const Piece& piece) const {
+  int64_t bytes = 0;
+  for (const State state : piece.states)
+    bytes += file_->extent_bytes(
+        states_.at(static_cast<size_t>(state)).pieces.at(static_cast<size_t>(piece.index)));
+  return bytes;
+}
+
+void DiskStates::announce(std::vector<Piece> pieces) {
+  require(!is_taken_, ErrorKind::Internal, "disk tier", "a new sweep begins while a piece is taken");
+  write_window();
+  window_.state = -1;
+  if (next_ == 0 && pieces == sweep_) return;
+  settle();
+  int64_t largest = 0;
+  for (const Piece& piece : pieces) largest = std::max(largest, bytes_of(piece));
+  if (largest > slot_bytes_ || slots_.empty()) {
+    slots_.clear();
+    slots_.resize(static_cast<size_t>(options_.buffers));
+    slot_bytes_ = largest;
+    for (Slot& slot : slots_) slot.memory = allocate(slot_bytes_);
+  }
+  sweep_ = std::move(pieces);
+  if (options_.read_ahead) start_reads();
+}
+
+// Number n of the sweep goes through slot n % slots, once what was there before is written.
+void DiskStates::start_reads() {
+  while (started_ < sweep_.size() && started_ < next_ + slots_.size()) {
+    Slot& slot = slot_of(started_);
+    const Piece& piece = sweep_[started_];
+    std::byte* memory = slot.memory.get();
+    for (const State state : piece.states) {
+      const Stored& stored = states_[static_cast<size_t>(state)];
+      const DiskFile::Extent extent = stored.pieces[static_cast<size_t>(piece.index)];
+      slot.reads.push_back(file_->read(extent, memory, stored.name, slot.writes));
+      memory += file_->extent_bytes(extent);
+    }
+    started_++;
+  }
+}
+
+std::vector<std::byte*> DiskStates::take() {
+  require(next_ < sweep_.size() && !is_taken_, ErrorKind::Internal, "disk tier",
+          "a piece is taken that is not the next of its sweep");
+  if (started_ <= next_) start_reads();
+  Slot& slot = slot_of(next_);
+  wait_all(*file_, slot.reads);
+  wait_all(*file_, slot.writes);  // over already: the reads came after them
+  std::vector<std::byte*> places;
+  std::byte* memory = slot.memory.get();
+  for (const State state : sweep_[next_].states) {
+    places.push_back(memory);
+    memory += file_->extent_bytes(
+        states_[static_cast<size_t>(state)].pieces[static_cast<size_t>(sweep_[next_].index)]);
+  }
+  is_taken_ = true;
+  return places;
+}
+
+void DiskStates::give_back(bool changed) {
+  require(is_taken_, ErrorKind::Internal, "disk tier", "a piece is given back that was not taken");
+  is_taken_ = false;
+  Slot& slot = slot_of(next_);
+  const Piece& piece = sweep_[next_++];
+  std::byte* memory = slot.memory.get();
+  for (const State state : piece.states) {
+    const Stored& stored = states_[static_cast<size_t>(state)];
+    const DiskFile::Extent extent = stored.pieces[static_cast<size_t>(piece.index)];
+    if (changed) slot.writes.push_back(file_->write(extent, memory, stored.name));
+    memory += file_->extent_bytes(extent);
+  }
+  if (!options_.write_behind) wait_all(*file_, slot.writes);
+  if (options_.read_ahead) start_reads();
+}
+
+void DiskStates::flush() {
+  write_window();
+  std::exception_ptr failure;
+  for (Slot& slot : slots_) {
+    try {
+      wait_all(*file_, slot.writes);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Ends a sweep: what was written is on the disk, what was read ahead is forgotten.
+void DiskStates::settle() {
+  std::exception_ptr failure;
+  for (Slot& slot : slots_) {
+    for (std::vector<DiskFile::Ticket>* const tickets : {&slot.reads, &slot.writes}) {
+      try {
+        wait_all(*file_, *tickets);
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    }
+  }
+  sweep_.clear();
+  next_ = started_ = 0;
+  if (failure) std::rethrow_exception(failure);
+}
+
+void DiskStates::write_window() {
+  if (!window_.changed) return;
+  const Stored& stored = states_[static_cast<size_t>(window_.state)];
+  window_.changed = false;
+  file_->wait(
+      file_->write(stored.pieces[static_cast<size_t>(window_.index)], window_.memory.get(), stored.name));
+}
+
+void DiskStates::open_window(State state, int64_t index) {
+  if (window_.state == state && window_.index == index) return;
+  write_window();
+  const Stored& stored = states_.at(static_cast<size_t>(state));
+  const DiskFile::Extent extent = stored.pieces.at(static_cast<size_t>(index));
+  const int64_t bytes = file_->extent_bytes(extent);
+  window_.state = -1;
+  if (window_.bytes < bytes) {
+    window_.memory = allocate(bytes);
+    window_.bytes = bytes;
+  }
+  file_->wait(file_->read(extent, window_.memory.get(), stored.name));
+  window_.state = state;
+  window_.index = index;
+}
+
+// move(at, memory, bytes) for the parts of a range that lie in one piece each; `at` in bytes from its begin.
+template <class Move>
+void DiskStates::over_window(State state, int64_t begin, int64_t numel, Move move) {
+  require(!is_taken_, ErrorKind::Internal, "disk tier", "a state is looked at while a piece is taken");
+  if (!sweep_.empty()) settle();
+  const int64_t size = states_.at(static_cast<size_t>(state)).element_bytes;
+  for (int64_t at = begin; at < begin + numel;) {
+    const int64_t index = at / options_.piece_numel, first = index * options_.piece_numel;
+    const int64_t stop = std::min(begin + numel, first + options_.piece_numel);
+    open_window(state, index);
+    move((at - begin) * size, window_.memory.get() + (at - first) * size, (stop - at) * size);
+    at = stop;
+  }
+}
+
+void DiskStates::read(State state, int64_t begin, int64_t numel, std::byte* out) {
+  over_window(state, begin, numel, [&](int64_t at, const std::byte* memory, int64_t bytes) {
+    std::memcpy(out + at, memory, static_cast<size_t>(bytes));
+  });
+}
+
+void DiskStates::write(State state, int64_t begin, int64_t numel, const std::byte* values) {
+  over_window(state, begin, numel, [&](int64_t at, std::byte* memory, int64_t bytes) {
+    std::memcpy(memory, values + at, static_cast<size_t>(bytes));
+    window_.changed = true;
+  });
+}
+
+}  // namespace zero::tiers

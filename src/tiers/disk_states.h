@@ -1,0 +1,104 @@
+#pragma once
+// Flat states on a disk, by (state, piece): a ring of buffers through which a sweep over many pieces reads
+// the next ones and writes the last ones while one is worked on, as ZeRO-Infinity does (arXiv 2104.07857,
+// section 5).
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tiers/disk_file.h"
+
+namespace zero::tiers {
+
+struct DiskStatesOptions {
+  int64_t piece_numel = int64_t{2} << 20;  // elements of a state that are moved at a time
+  int buffers = 4;                         // of the ring, at least 2
+  bool read_ahead = true;                  // pieces of a sweep are read before they are asked for
+  bool write_behind = true;                // and written while the next ones are worked on
+};
+
+/// Not thread safe. Bytes only: elements have as many as their state says.
+class DiskStates {
+ public:
+  using State = int;
+  /// The same piece of several states: their elements [index * piece_numel, ...).
+  struct Piece {
+    std::vector<State> states;
+    int64_t index = 0;
+    bool operator==(const Piece&) const = default;
+  };
+
+  DiskStates(std::unique_ptr<DiskFile> file, const DiskStatesOptions& options);
+  ~DiskStates();
+
+  /// A state of zeros, of which nothing is written. `name`: for errors.
+  State add(const std::string& name, int64_t numel, int64_t element_bytes);
+  const DiskStatesOptions& options() const { return options_; }
+
+  /// Elements [begin, begin + numel) of one state, through a buffer of one piece. Throw what transfers do.
+  void read(State state, int64_t begin, int64_t numel, std::byte* out);
+  void write(State state, int64_t begin, int64_t numel, const std::byte* values);
+
+  /// A sweep: pieces that will be taken, in this order, each once. Replaces an earlier one. The memory of the
+  /// ring, `buffers` times the largest piece ever announced, is there from now on.
+  void announce(std::vector<Piece> pieces);
+  bool is_next(const Piece& piece) const { return next_ < sweep_.size() && sweep_[next_] == piece; }
+  /// The next piece of the sweep: the memory of each of its states. Until give_back().
+  std::vector<std::byte*> take();
+  /// Ends take(). With `changed` the values are written, at once or behind; errors of writes behind come with
+  /// a later call.
+  void give_back(bool changed);
+  /// Until everything that was given is on the disk. Throws the first error.
+  void flush();
+
+  int64_t ring_bytes() const { return static_cast<int64_t>(slots_.size()) * slot_bytes_; }
+  const DiskFile& file() const { return *file_; }
+
+ private:
+  struct Release {
+    void operator()(std::byte* memory) const;
+  };
+  using Memory = std::unique_ptr<std::byte, Release>;
+  struct Stored {
+    std::string name;
+    int64_t numel = 0, element_bytes = 0;
+    std::vector<DiskFile::Extent> pieces;
+  };
+  struct Slot {
+    Memory memory;
+    std::vector<DiskFile::Ticket> reads, writes;
+  };
+  /// The one piece that read() and write() look at.
+  struct Window {
+    Memory memory;
+    int64_t bytes = 0;
+    State state = -1;
+    int64_t index = 0;
+    bool changed = false;
+  };
+
+  static Memory allocate(int64_t bytes);
+  int64_t bytes_of(const Piece& piece) const;
+  Slot& slot_of(size_t number) { return slots_[number % slots_.size()]; }
+  void start_reads();
+  void settle();
+  void open_window(State state, int64_t index);
+  void write_window();
+  template <class Move>
+  void over_window(State state, int64_t begin, int64_t numel, Move move);
+
+  std::unique_ptr<DiskFile> file_;
+  DiskStatesOptions options_;
+  std::vector<Stored> states_;
+  std::vector<Piece> sweep_;
+  size_t next_ = 0, started_ = 0;  // in the sweep: to be taken, to be read
+  bool is_taken_ = false;
+  std::vector<Slot> slots_;
+  int64_t slot_bytes_ = 0;
+  Window window_;
+};
+
+}  // namespace zero::tiers
