@@ -1,0 +1,315 @@
+// A rank's file on a disk: what comes back is what was written, and whatever fails is a named error.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "tiers/disk_states.h"
+#include "zero/error.h"
+
+namespace zero::tiers {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::TemporaryDirectory;
+
+constexpr int64_t kBlock = 8192;
+
+/// A place of memory as transfers want it.
+struct Aligned {
+  explicit Aligned(int64_t bytes)
+      : size(static_cast<size_t>(bytes)),
+        memory(static_cast<std::byte*>(std::aligned_alloc(kAlignment, size)), &std::free) {}
+  void fill(unsigned seed) {
+    std::mt19937 random(seed);
+    for (size_t i = 0; i < size; ++i) memory.get()[i] = static_cast<std::byte>(random());
+  }
+  bool operator==(const Aligned& other) const {
+    return std::equal(memory.get(), memory.get() + size, other.memory.get(), other.memory.get() + other.size);
+  }
+  std::byte* get() const { return memory.get(); }
+  size_t size;
+  std::unique_ptr<std::byte, decltype(&std::free)> memory;
+};
+
+/// What goes wrong with the transfers of a real device.
+struct Faults {
+  int64_t most_bytes = INT64_MAX;         // of a transfer
+  int interrupted = 0, try_again = 0;     // so many transfers come back with EINTR, EAGAIN
+  int error = 0, error_from = INT32_MAX;  // from this transfer of the chosen kind on
+  bool of_writes = false;
+  int flipped_read = -1;  // this read comes back with one bit changed
+};
+
+class FaultyDevice : public BlockDevice {
+ public:
+  FaultyDevice(std::unique_ptr<BlockDevice> real, Faults* faults)
+      : real_(std::move(real)), faults_(*faults) {}
+
+  void start(const Transfer& given) override {
+    Transfer transfer = given;
+    if (faults_.interrupted-- > 0) return late_.push_back({.tag = given.tag, .bytes = -EINTR});
+    if (faults_.try_again-- > 0) return late_.push_back({.tag = given.tag, .bytes = -EAGAIN});
+    int& seen = given.writes ? writes_ : reads_;
+    const int number = seen++;
+    if (given.writes == faults_.of_writes && number >= faults_.error_from)
+      return late_.push_back({.tag = given.tag, .bytes = -faults_.error});
+    if (!given.writes && number == faults_.flipped_read) flipped_ = given;
+    transfer.bytes = std::min(transfer.bytes, faults_.most_bytes);
+    real_->start(transfer);
+  }
+
+  Result wait() override {
+    if (!late_.empty()) {
+      const Result result = late_.front();
+      late_.pop_front();
+      return result;
+    }
+    const Result result = real_->wait();
+    if (flipped_.memory != nullptr && result.tag == flipped_.tag) {
+      flipped_.memory[result.bytes / 2] ^= std::byte{4};
+      flipped_.memory = nullptr;
+    }
+    return result;
+  }
+
+  std::string description() const override { return "faulty " + real_->description(); }
+
+ private:
+  std::unique_ptr<BlockDevice> real_;
+  Faults faults_;
+  std::deque<Result> late_;
+  Transfer flipped_;
+  int reads_ = 0, writes_ = 0;
+};
+
+DiskFileOptions options_in(const TemporaryDirectory& directory, int64_t bytes = 1 << 20) {
+  return {
+      .directory = directory.path(), .bytes = bytes, .block_bytes = kBlock, .queue_depth = 4, .threads = 2};
+}
+
+DiskFileOptions faulty(const TemporaryDirectory& directory, Faults* faults) {
+  DiskFileOptions options = options_in(directory);
+  options.open_device = [faults](int descriptor) {
+    return std::make_unique<FaultyDevice>(open_thread_device(descriptor, 2, ""), faults);
+  };
+  return options;
+}
+
+/// Writes an extent of five blocks and a half and reads it again.
+void write_and_read(DiskFile& file) {
+  const auto extent = file.add_extent(5 * kBlock + kBlock / 2);
+  Aligned out(file.extent_bytes(extent)), in(file.extent_bytes(extent));
+  out.fill(1);
+  file.wait(file.write(extent, out.get(), "unit 3, exp_avg"));
+  file.wait(file.read(extent, in.get(), "unit 3, exp_avg"));
+  EXPECT_TRUE(in == out);
+}
+
+TEST(DiskFile, GivesBackWhatWasWritten) {
+  const TemporaryDirectory directory;
+  for (const bool threads : {false, true}) {
+    DiskFileOptions options = options_in(directory);
+    if (threads)
+      options.open_device = [](int descriptor) { return open_thread_device(descriptor, 2, "as asked"); };
+    DiskFile file(options);
+    EXPECT_EQ(file.description().starts_with("2 threads (as asked)"), threads) << file.description();
+    write_and_read(file);
+    EXPECT_EQ(file.stats().read_bytes, 5 * kBlock + kBlock / 2);
+    EXPECT_EQ(file.stats().written_bytes, 5 * kBlock + kBlock / 2);
+  }
+}
+
+TEST(DiskFile, HasNoNameAndIsThereFromTheStart) {
+  const TemporaryDirectory directory;
+  const auto free = [&] { return fs::space(directory.path()).free; };
+  const auto before = free();
+  const DiskFile file(options_in(directory, 64 << 20));
+  EXPECT_TRUE(fs::is_empty(directory.path()));
+  EXPECT_LT(free() + (32 << 20), before);
+}
+
+TEST(DiskFile, WhatWasNeverWrittenIsZerosWithoutATransfer) {
+  const TemporaryDirectory directory;
+  DiskFile file(options_in(directory));
+  const auto extent = file.add_extent(3 * kBlock);
+  Aligned memory(3 * kBlock);
+  memory.fill(2);
+  file.wait(file.read(extent, memory.get(), "unit 0, master"));
+  EXPECT_TRUE(
+      std::all_of(memory.get(), memory.get() + memory.size, [](std::byte b) { return b == std::byte{}; }));
+  EXPECT_EQ(file.stats().read_bytes, 0);
+}
+
+TEST(DiskFile, KeepsTheOrderOfOneExtentAndOfWhatComesAfter) {
+  const TemporaryDirectory directory;
+  DiskFile file(options_in(directory));
+  const auto first = file.add_extent(4 * kBlock), second = file.add_extent(4 * kBlock);
+  Aligned one(4 * kBlock), two(4 * kBlock), read(4 * kBlock);
+  for (unsigned round = 0; round < 20; ++round) {
+    one.fill(round);
+    two.fill(round + 100);
+    const auto a = file.write(first, one.get(), "a");
+    const auto b = file.write(first, two.get(), "b");
+    const auto c = file.read(first, read.get(), "c");
+    // The memory of c is used again once c is over.
+    const auto d = file.write(second, read.get(), "d", {c});
+    for (const auto ticket : {d, c, b, a}) file.wait(ticket);
+    EXPECT_TRUE(read == two);
+  }
+}
+
+TEST(DiskFile, GoesOnAfterShortAndInterruptedTransfers) {
+  const TemporaryDirectory directory;
+  Faults faults{.most_bytes = kAlignment, .interrupted = 3, .try_again = 3};
+  DiskFile file(faulty(directory, &faults));
+  write_and_read(file);
+  Faults odd{.most_bytes = kAlignment + 512};
+  DiskFile again(faulty(directory, &odd));
+  write_and_read(again);
+}
+
+TEST(DiskFile, NamesUnitTierOffsetAndErrnoOfWhatFails) {
+  const TemporaryDirectory directory;
+  struct Case {
+    int error;
+    bool of_writes;
+    const char* says;
+  };
+  for (const Case& one :
+       {Case{EIO, false, "unit 3, exp_avg: cannot read 8192 bytes at "},
+        Case{EIO, true, "unit 3, exp_avg: cannot write 8192 bytes at "}, Case{ENOSPC, true, "(errno 28)"}}) {
+    Faults faults{.error = one.error, .error_from = 2, .of_writes = one.of_writes};
+    DiskFile file(faulty(directory, &faults));
+    EXPECT_ERROR(write_and_read(file), Io, one.says);
+    EXPECT_ERROR(write_and_read(file), Io, "of the disk tier in " + directory.path().string());
+  }
+}
+
+TEST(DiskFile, ARetryHasAnEnd) {
+  const TemporaryDirectory directory;
+  Faults faults{.try_again = INT32_MAX};
+  DiskFile file(faulty(directory, &faults));
+  EXPECT_ERROR(write_and_read(file), Io, "errno 11");
+}
+
+TEST(DiskFile, NoticesAFlippedBit) {
+  const TemporaryDirectory directory;
+  for (const int read : {0, 3, 5}) {
+    Faults faults{.flipped_read = read};
+    DiskFile file(faulty(directory, &faults));
+    EXPECT_ERROR(write_and_read(file), Corrupt, "unit 3, exp_avg");
+  }
+}
+
+TEST(DiskFile, WhatComesAfterAFailureFailsToo) {
+  const TemporaryDirectory directory;
+  Faults faults{.error = EIO, .error_from = 0, .of_writes = true};
+  DiskFile file(faulty(directory, &faults));
+  const auto first = file.add_extent(kBlock), second = file.add_extent(kBlock);
+  Aligned memory(kBlock);
+  memory.fill(1);
+  const auto write = file.write(first, memory.get(), "unit 1, master");
+  const auto read = file.read(second, memory.get(), "unit 2, master", {write});
+  EXPECT_ERROR(file.wait(read), Io, "unit 1, master");
+  EXPECT_ERROR(file.wait(write), Io, "unit 1, master");
+}
+
+TEST(DiskFile, RefusesDirectoriesThatWillNotDo) {
+  const TemporaryDirectory directory;
+  DiskFileOptions options = options_in(directory);
+  options.directory = directory.path() / "missing";
+  EXPECT_ERROR(std::make_unique<DiskFile>(options), Config, "offload.path: " + options.directory.string());
+  options.directory = "/dev/shm";
+  EXPECT_ERROR(std::make_unique<DiskFile>(options), Config, "is in memory (tmpfs)");
+  options = options_in(directory, int64_t{1} << 50);
+  EXPECT_ERROR(std::make_unique<DiskFile>(options), Io, "this rank's states take 1125899906842624");
+  options = options_in(directory);
+  options.directory = directory.write("file", "x");
+  EXPECT_ERROR(std::make_unique<DiskFile>(options), Io, "takes no file");
+}
+
+TEST(DiskStates, ASweepGoesThroughARingOfBuffers) {
+  const TemporaryDirectory directory;
+  for (const bool behind : {true, false}) {
+    constexpr int64_t kNumel = 10500, kPiece = 1024, kPieces = 11;
+    auto file = std::make_unique<DiskFile>(options_in(directory));
+    DiskStates states(std::move(file),
+                      {.piece_numel = kPiece, .buffers = 3, .read_ahead = behind, .write_behind = behind});
+    const auto a = states.add("a", kNumel, 4), b = states.add("b", kNumel, 2);
+    std::vector<DiskStates::Piece> pieces;
+    for (int64_t i = 0; i < kPieces; ++i) pieces.push_back({{a, b}, i});
+    for (int32_t sweep = 0; sweep < 4; ++sweep) {
+      states.announce(pieces);
+      for (int64_t i = 0; i < kPieces; ++i) {
+        ASSERT_TRUE(states.is_next(pieces[static_cast<size_t>(i)]));
+        const auto memory = states.take();
+        auto* const wide = reinterpret_cast<int32_t*>(memory[0]);
+        auto* const narrow = reinterpret_cast<int16_t*>(memory[1]);
+        for (int64_t k = 0; k < std::min(kPiece, kNumel - i * kPiece); ++k) {
+          ASSERT_EQ(wide[k], sweep == 0 ? 0 : sweep * 100000 + i * kPiece + k);
+          ASSERT_EQ(narrow[k], sweep * 3);
+          wide[k] = static_cast<int32_t>((sweep + 1) * 100000 + i * kPiece + k);
+          narrow[k] = static_cast<int16_t>(sweep * 3 + 3);
+        }
+        states.give_back(true);
+      }
+      EXPECT_EQ(states.ring_bytes(), 3 * (kAlignment + kAlignment)) << "each state begins aligned";
+    }
+    std::vector<int32_t> all(kNumel);
+    states.read(a, 0, kNumel, reinterpret_cast<std::byte*>(all.data()));
+    for (int64_t k = 0; k < kNumel; ++k) ASSERT_EQ(all[static_cast<size_t>(k)], 400000 + k);
+  }
+}
+
+TEST(DiskStates, RangesAndSweepsSeeEachOther) {
+  const TemporaryDirectory directory;
+  DiskStates states(std::make_unique<DiskFile>(options_in(directory)), {.piece_numel = 1024, .buffers = 2});
+  const auto a = states.add("a", 3000, 1);
+  const std::vector<std::byte> ones(1500, std::byte{1});
+  states.write(a, 1000, 1500, ones.data());
+  std::vector<DiskStates::Piece> pieces{{{a}, 0}, {{a}, 1}, {{a}, 2}};
+  states.announce(pieces);
+  auto memory = states.take();
+  EXPECT_EQ(memory[0][999], std::byte{0});
+  EXPECT_EQ(memory[0][1000], std::byte{1});
+  memory[0][5] = std::byte{7};
+  states.give_back(true);
+  std::byte five{};
+  states.read(a, 5, 1, &five);  // in the middle of a sweep: the rest of it is forgotten
+  EXPECT_EQ(five, std::byte{7});
+  EXPECT_FALSE(states.is_next(pieces[1]));
+  states.announce(pieces);
+  EXPECT_EQ(states.take()[0][5], std::byte{7});
+  states.give_back(false);
+}
+
+TEST(DiskStates, AWriteBehindThatFailsIsAnErrorLater) {
+  const TemporaryDirectory directory;
+  Faults faults{.error = EIO, .error_from = 1, .of_writes = true};
+  DiskStates states(std::make_unique<DiskFile>(faulty(directory, &faults)),
+                    {.piece_numel = 1024, .buffers = 2});
+  const auto a = states.add("unit 0, exp_avg", 8192, 4);
+  std::vector<DiskStates::Piece> pieces;
+  for (int64_t i = 0; i < 8; ++i) pieces.push_back({{a}, i});
+  states.announce(pieces);
+  const auto sweep = [&] {
+    for (int i = 0; i < 8; ++i) {
+      states.take();
+      states.give_back(true);
+    }
+    states.flush();
+  };
+  EXPECT_ERROR(sweep(), Io, "unit 0, exp_avg: cannot write");
+}
+
+}  // namespace
+}  // namespace zero::tiers

@@ -1,0 +1,1 @@
+zero_test(tiers USES tiers FILES disk_file)
