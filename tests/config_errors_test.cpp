@@ -144,15 +144,32 @@ TEST(ConfigErrors, NumbersThatAreNone) {
       "config error: --set gradient_clipping=nan: gradient_clipping: expected a number >= 0, got \"nan\"");
 }
 
+TEST(ConfigErrors, OffloadIsCheckedBeforeAnythingStarts) {
+  EXPECT_EQ(error_of(R"({"offload": {"ratio": 1.5}})"),
+            "config error: f:1: offload.ratio: expected a number from 0 to 1, got 1.5");
+  EXPECT_EQ(
+      error_of("{\"zero_optimization\": {\"offload_optimizer\":\n{\"device\": \"nvme\"}}}"),
+      "config error: f:2: offload.path: expected a directory, as offload.optimizer is \"disk\", got none; "
+      "name an existing one on a disk, which you may write to");
+  EXPECT_EQ(error_of(R"({"aio": {"block_size": 5000}})"),
+            "config error: f:1: offload.block_bytes: expected a multiple of 4096, got 5000");
+  EXPECT_NE(
+      error_of(
+          R"({"offload": {"path": "/a"}, "zero_optimization": {"offload_optimizer": {"nvme_path": "/b"}}})")
+          .find("got both"),
+      std::string::npos);
+}
+
 TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
   const char* texts[] = {
-      R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
+      R"({"zero_optimization": {"offload_optimizer": {"super_offload": true}}})",
+      R"({"offload": {"optimizer": "auto"}})",
       R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/x"}}})",
       R"({"zero_optimization": {"zero_quantized_weights": true}})",
       R"({"zero_optimization": {"zero_hpz_partition_size": 8}})",
       R"({"zero_optimization": {"zenflow": {}}})",
       R"({"zero_optimization": {"round_robin_gradients": true}})",
-      R"({"zero_optimization": {"cpu_offload": true}})",
+      R"({"zero_optimization": {"cpu_offload_param": true}})",
       R"({"fp16": {"enabled": true}})",
       R"({"communication_data_type": "fp16"})",
       R"({"gradient_allreduce_op": "sum"})",
@@ -171,10 +188,10 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"comms_logger": {"verbose": true}})",
   };
   for (const char* text : texts) EXPECT_EQ(kind_of(text), ErrorKind::Unsupported) << text;
-  EXPECT_EQ(error_of("{\"zero_optimization\": {\n\"offload_optimizer\": {\n\"device\": \"cpu\"}}}"),
-            "unsupported error: f:3: zero_optimization.offload_optimizer.device: expected \"none\" or null, "
+  EXPECT_EQ(error_of("{\"zero_optimization\": {\n\"offload_param\": {\n\"device\": \"cpu\"}}}"),
+            "unsupported error: f:3: zero_optimization.offload_param.device: expected \"none\" or null, "
             "got \"cpu\"; "
-            "this version does not do zero_optimization.offload_optimizer.device = \"cpu\": give what is "
+            "this version does not do zero_optimization.offload_param.device = \"cpu\": give what is "
             "expected, or remove the key");
   EXPECT_EQ(
       error_of("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\n\"amsgrad\": true}}}"),

@@ -276,6 +276,28 @@ TEST(Config, DeepSpeedFiles) {
   EXPECT_EQ(zero3.origin.notes.size(), 3u);  // untested optimizer, sub_group_size, persistence threshold
 }
 
+TEST(Config, OffloadHasDeepSpeedsSpellings) {
+  const Config own = parse(R"({"offload": {"optimizer": "disk", "path": "/d", "ratio": 0.5, "buffer_count": 5,
+                               "read_ahead": false, "write_behind": true, "block_bytes": 8192, "queue_depth": 3,
+                               "threads": 4}})");
+  const Config theirs = parse(R"({
+    "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/d", "ratio": 0.5, "buffer_count": 5,
+                                                "pipeline_read": false, "pipeline_write": true}},
+    "aio": {"block_size": 8192, "queue_depth": 3, "thread_count": 4}})");
+  EXPECT_EQ(own.offload.optimizer, Tier::Disk);
+  EXPECT_EQ(own.offload.how.path, "/d");
+  EXPECT_EQ(own.offload.how.ratio, 0.5);
+  EXPECT_EQ(own.offload.how.threads, 4);
+  EXPECT_EQ(own, theirs);
+  EXPECT_EQ(parse(R"({"zero_optimization": {"cpu_offload": true}})").offload.optimizer, Tier::Host);
+  EXPECT_EQ(parse(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})").offload.optimizer,
+            Tier::Host);
+  for (const char* none : {"null", R"({"device": "none"})", R"({"device": null})", "{}"})
+    EXPECT_EQ(parse(std::string(R"({"zero_optimization": {"offload_optimizer": )") + none + "}}").offload,
+              OffloadConfig{})
+        << none;
+}
+
 TEST(Config, ExampleFilesAreValid) {
   for (const char* name : {"gpt2-demo.json", "gpt2-zero3.json"}) {
     const Config c = load_config(std::string(ZERO_TEST_DATA) + "/../configs/" + name);

@@ -6,8 +6,10 @@
 //   DIR/step-00000100.tmp-SAVEID/  ->  DIR/step-00000100/{rank-00000.safetensors, ..., index.json}
 // SAVEID is random and stands in every file, so that files of two saves are never read as one.
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -33,6 +35,9 @@ struct TensorPiece {
   std::vector<int64_t> shape;  // of the whole tensor, at most 64 dims
   BoxRange range;
   const void* data = nullptr;  // range.numel * itemsize bytes, row-major
+  // Instead of data: writes the bytes from `begin_bytes` on into `out`. Asked in ascending order, for
+  // kChecksumBytes at a time.
+  std::function<void(int64_t begin_bytes, std::span<std::byte> out)> fill = {};
 };
 
 /// Where one piece lies on disk.

@@ -39,6 +39,14 @@ struct Module;
 
 namespace zero {
 
+/// What went to this rank's disk and came from there.
+struct DiskStats {
+  std::string transport;   // "io_uring, past the system's cache"; "" where no states are on disk
+  int64_t ring_bytes = 0;  // of memory through which states pass
+  int64_t read_bytes = 0, written_bytes = 0;
+  double busy_s = 0;  // time in which the disk was asked for something
+};
+
 /// What the engine holds and has sent, to compare with plan().
 struct EngineStats {
   int64_t steps = 0;  // optimizer steps taken
@@ -54,6 +62,7 @@ struct EngineStats {
   int64_t peak_resident_bytes = 0;
   double waited_s = 0;       // blocked on collectives
   int64_t loaded_bytes = 0;  // that load() has read of tensors on this rank
+  DiskStats disk = {};
   int64_t traffic_elements() const {
     return all_gather_elements + reduce_scatter_elements + all_reduce_elements;
   }

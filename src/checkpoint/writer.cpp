@@ -39,7 +39,7 @@ void check_pieces(std::span<const TensorPiece> pieces) {
             std::to_string(piece.range.numel) + " elements from there are outside the tensor of shape " +
                 shape_text(piece.shape));
     if (piece.range.numel == 0) continue;
-    require(piece.data != nullptr, ErrorKind::Usage, place, "it has no data");
+    require(piece.data != nullptr || piece.fill, ErrorKind::Usage, place, "it has no data");
     require(keys.insert(piece_key(piece.name, piece.range)).second, ErrorKind::Usage, place, "given twice");
   }
 }
@@ -64,13 +64,21 @@ std::vector<NewTensor> flat_tensors(const std::vector<const TensorPiece*>& order
 }
 
 // Block by block, so that what was hashed is still in the cache when it is copied.
-std::vector<uint64_t> write_hashed(BlockWriter& file, std::span<const std::byte> bytes) {
+std::vector<uint64_t> write_hashed(BlockWriter& file, const TensorPiece& piece) {
+  const int64_t bytes = piece.range.numel * itemsize(piece.dtype);
+  std::vector<std::byte> made(piece.fill ? static_cast<size_t>(std::min(bytes, kChecksumBytes)) : 0);
   std::vector<uint64_t> checksums;
-  while (!bytes.empty()) {
-    auto block = bytes.first(std::min<size_t>(bytes.size(), kChecksumBytes));
+  for (int64_t begin = 0; begin < bytes; begin += kChecksumBytes) {
+    const auto size = static_cast<size_t>(std::min(bytes - begin, kChecksumBytes));
+    std::span<const std::byte> block;
+    if (piece.fill) {
+      piece.fill(begin, std::span(made).first(size));
+      block = std::span(made).first(size);
+    } else {
+      block = {static_cast<const std::byte*>(piece.data) + begin, size};
+    }
     checksums.push_back(checksums_of(block).front());
     file.add(block);
-    bytes = bytes.subspan(block.size());
   }
   return checksums;
 }
@@ -171,10 +179,8 @@ ShardManifest CheckpointWriter::write_shard(const fs::path& temporary, int rank,
   try {
     file.add(std::as_bytes(std::span(header)));
     for (const TensorPiece* piece : order) {
-      const std::span bytes(static_cast<const std::byte*>(piece->data),
-                            piece->range.numel * itemsize(piece->dtype));
       int64_t offset = file.position();
-      auto checksums = write_hashed(file, bytes);
+      auto checksums = write_hashed(file, *piece);
       manifest.tensors.at(piece->name)
           .pieces.push_back({manifest.file, piece->range, offset, std::move(checksums)});
     }

@@ -83,17 +83,64 @@ Rows zero_hint_rows() {
 }
 
 Row offload_row(const std::string& name, std::vector<std::string> others) {
-  OffSection section{name, "device", {"none", nullptr}, std::move(others), "nothing is offloaded", true};
+  OffSection section{name, "device", {"none", nullptr}, std::move(others), "parameters are not offloaded",
+                     true};
   return off(section);
+}
+
+Format<Tier> device_of_offload() {
+  return null_as(Tier::Device,
+                 choice<Tier>({{"none", Tier::Device}, {"cpu", Tier::Host}, {"nvme", Tier::Disk}}));
+}
+
+// The old switch.
+Format<Tier> host_or_not() {
+  Format<Tier> format;
+  format.expected = "true, false or null";
+  format.parse = [](const Value& value, Tier& out) {
+    if (value.kind != Value::Kind::Bool && value.kind != Value::Kind::Null) return false;
+    out = value.kind == Value::Kind::Bool && value.boolean ? Tier::Host : Tier::Device;
+    return true;
+  };
+  format.print = [](const Tier& tier) { return Json(tier == Tier::Host); };
+  return format;
+}
+
+Row offload_optimizer_row() {
+  const auto like = [](const std::string& name, auto at, auto format, const std::string& key,
+                       const std::string& doc) {
+    return shorthand(name, at, std::move(format), "offload." + key, doc + " (offload." + key + ")");
+  };
+  Row row = section<Config>(
+      "offload_optimizer",
+      {like("device", ZERO_AT(offload.optimizer), device_of_offload(), "optimizer", "cpu is host, nvme disk"),
+       like("nvme_path", ZERO_AT(offload.how.path), null_as<std::string>("", text()), "path",
+            "directory on a disk"),
+       like("ratio", ZERO_AT(offload.how.ratio), number_within(0, 1), "ratio", "share that is offloaded"),
+       like("buffer_count", ZERO_AT(offload.how.buffer_count), count(2, 1024), "buffer_count",
+            "pieces in memory at a time"),
+       like("pin_memory", ZERO_AT(offload.how.pin_memory), boolean(), "pin_memory",
+            "page-locked memory (DeepSpeed: false)"),
+       like("pipeline_read", ZERO_AT(offload.how.read_ahead), boolean(), "read_ahead",
+            "read while computing (DeepSpeed: false)"),
+       like("pipeline_write", ZERO_AT(offload.how.write_behind), boolean(), "write_behind",
+            "write while computing (DeepSpeed: false)"),
+       hint("fast_init", boolean(), false, "states begin as zeros that are never written"),
+       hint("cpuadam_cores_perc", number_within(0, 1), 0.8, "every rank uses its own threads"),
+       off("super_offload", {false}, "the step waits for the gradient's norm")},
+      true);
+  row.read = [read_object = row.read](Reader& reader, const Value& value, const std::string& path,
+                                      Config& config) {
+    if (value.kind != Value::Kind::Null) read_object(reader, value, path, config);
+  };
+  return row;
 }
 
 Rows zero_off_rows() {
   const std::vector<Json> no{false};
   return {
       offload_row("offload_param", {"nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory"}),
-      offload_row("offload_optimizer",
-                  {"nvme_path", "buffer_count", "pin_memory", "pipeline_read", "pipeline_write", "pipeline",
-                   "fast_init", "ratio", "super_offload", "cpuadam_cores_perc"}),
+      offload_optimizer_row(),
       off("zenflow", {nullptr}, "no ZenFlow"),
       off("round_robin_gradients", no, "gradients are not copied to the CPU"),
       off("elastic_checkpoint", no, "DeepSpeed's legacy checkpoints"),
@@ -115,9 +162,11 @@ Rows zero_off_rows() {
                      "units follow the module tree",
                      true}),
       off("legacy_stage1", no, ""),
-      off("cpu_offload", {false, nullptr}, "nothing is offloaded"),
-      off("cpu_offload_param", {false, nullptr}, "nothing is offloaded"),
-      off("cpu_offload_use_pin_memory", {false, nullptr}, "nothing is offloaded"),
+      shorthand("cpu_offload", ZERO_AT(offload.optimizer), host_or_not(), "offload.optimizer",
+                "true: host (offload.optimizer)"),
+      off("cpu_offload_param", {false, nullptr}, "parameters are not offloaded"),
+      shorthand("cpu_offload_use_pin_memory", ZERO_AT(offload.how.pin_memory), null_as(true, boolean()),
+                "offload.pin_memory", "page-locked memory (offload.pin_memory)"),
   };
 }
 

@@ -107,6 +107,49 @@ Row residency_row() {
              "elements; parameters outside lists are grouped into units up to this")});
 }
 
+Row offload_row() {
+  const auto tiers =
+      choice<Tier>({{"none", Tier::Device}, {"host", Tier::Host}, {"disk", Tier::Disk}}, {"auto"});
+  return section<Config>(
+      "offload",
+      {field("optimizer", ZERO_AT(offload.optimizer), tiers,
+             "where masters and optimizer states are between steps; host: on CPU the same memory as none"),
+       field("path", ZERO_AT(offload.how.path), text(),
+             "directory on a disk, for files without a name; disk needs it"),
+       field("ratio", ZERO_AT(offload.how.ratio), number_within(0, 1),
+             "share of the elements that are offloaded, in whole units; the others stay"),
+       field("buffer_count", ZERO_AT(offload.how.buffer_count), count(2, 1024),
+             "pieces of states in memory at a time"),
+       field("piece_numel", ZERO_AT(offload.how.piece_numel), integer(1024, int64_t{1} << 32),
+             "elements of a piece"),
+       field("read_ahead", ZERO_AT(offload.how.read_ahead), boolean(),
+             "read pieces while others are updated"),
+       field("write_behind", ZERO_AT(offload.how.write_behind), boolean(),
+             "write pieces while training goes on"),
+       field("block_bytes", ZERO_AT(offload.how.block_bytes), integer(4096, int64_t{1} << 30),
+             "of one transfer and one checksum; a multiple of 4096"),
+       field("queue_depth", ZERO_AT(offload.how.queue_depth), count(1, 4096), "transfers under way"),
+       field("threads", ZERO_AT(offload.how.threads), count(1, 256),
+             "that transfer where io_uring is not permitted"),
+       field("pin_memory", ZERO_AT(offload.how.pin_memory), boolean(),
+             "host, beside a device: page-locked memory")});
+}
+
+// DeepSpeed's, of what moves states to a disk and back.
+Row aio_row() {
+  return section<Config>(
+      "aio", {shorthand("block_size", ZERO_AT(offload.how.block_bytes), integer(4096, int64_t{1} << 30),
+                        "offload.block_bytes", "bytes of one transfer (offload.block_bytes)"),
+              shorthand("queue_depth", ZERO_AT(offload.how.queue_depth), count(1, 4096),
+                        "offload.queue_depth", "transfers under way (offload.queue_depth; DeepSpeed: 8)"),
+              also(shorthand("intra_op_parallelism", ZERO_AT(offload.how.threads), count(1, 256),
+                             "offload.threads", "threads without io_uring (offload.threads; DeepSpeed: 1)"),
+                   {"thread_count"}),
+              hint("single_submit", boolean(), false, "transfers are submitted as they come"),
+              hint("overlap_events", boolean(), true, "transfers are submitted while others are under way"),
+              hint("use_gds", boolean(), false, "states pass through the host's memory")});
+}
+
 Row parameter_groups_row() {
   using Group = ParameterGroupConfig;
   std::vector<Key<Group>> rows{
@@ -128,6 +171,8 @@ Rows own_rows() {
                 "if any are given, only these names are trained"),
           lora_row(),
           residency_row(),
+          offload_row(),
+          aio_row(),
           field("cpu_operators", ZERO_AT(cpu_operators), boolean(),
                 "on CPU, kernels of our own for attention, GELU and products of bf16, the same to rounding; "
                 "false: LibTorch's"),

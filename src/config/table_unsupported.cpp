@@ -30,17 +30,6 @@ Row pipeline_row() {
                    off("pipe_partitioned", {true}, ""), off("grad_partitioned", {true}, "")});
 }
 
-Row aio_row() {
-  return section<Config>(
-      "aio", {hint<int64_t>("block_size", integer(1), 1048576, "nothing is swapped to disk"),
-              hint<int64_t>("queue_depth", integer(1), 8, "nothing is swapped to disk"),
-              also(hint<int64_t>("intra_op_parallelism", integer(1), 1, "nothing is swapped to disk"),
-                   {"thread_count"}),
-              hint("single_submit", boolean(), false, "nothing is swapped to disk"),
-              hint("overlap_events", boolean(), true, "nothing is swapped to disk"),
-              hint("use_gds", boolean(), false, "nothing is swapped to disk")});
-}
-
 Rows precision_rows() {
   return {off_monitor("fp16",
                       {"auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
@@ -115,7 +104,7 @@ Rows method_rows() {
           hint<int64_t>("vocabulary_size", integer(0), 0, "see model.vocab_size"),
           off("disable_allgather", {false}, ""),
           hint("zero_allow_untested_optimizer", boolean(), false, "every optimizer is allowed"),
-          hint("zero_force_ds_cpu_optimizer", boolean(), true, "there is no offload")};
+          hint("zero_force_ds_cpu_optimizer", boolean(), true, "there is one Adam")};
 }
 
 }  // namespace
@@ -123,7 +112,7 @@ Rows method_rows() {
 Rows unsupported_rows() {
   Rows rows;
   for (Rows part : {precision_rows(), Rows{activation_checkpointing_row()}, parallelism_rows(), method_rows(),
-                    Rows{aio_row()}, monitor_rows()}) {
+                    monitor_rows()}) {
     for (Row& row : part) rows.push_back(std::move(row));
   }
   return rows;

@@ -48,6 +48,15 @@ void check_heads(const Config& c, Checks& checks) {
                 "more than low_freq_factor " + to_string(s.low_freq_factor), to_string(s.high_freq_factor));
 }
 
+void check_offload(const Config& c, Checks& checks) {
+  const OffloadConfig& offload = c.offload;
+  checks.expect(offload.optimizer != Tier::Disk || !offload.how.path.empty(), "offload.path",
+                "a directory, as offload.optimizer is \"disk\"", "none",
+                "name an existing one on a disk, which you may write to");
+  checks.expect(offload.how.block_bytes % 4096 == 0, "offload.block_bytes", "a multiple of 4096",
+                to_string(offload.how.block_bytes));
+}
+
 void check_model_and_data(const Config& c, Checks& checks) {
   checks.expect(c.model.from.empty() || !c.origin.places.contains("model.size"), "model.size",
                 "none with model.from, whose config.json says it", "one", "remove one of the two");
@@ -163,6 +172,7 @@ void check_parallel(const Config& c, Checks& checks) {
 void validate(const Config& config, Problems& problems) {
   Checks checks(config, problems);
   check_model_and_data(config, checks);
+  check_offload(config, checks);
   check_lora(config, checks);
   check_precision(config, checks);
   check_optimizer(config, checks);

@@ -12,6 +12,7 @@
 #include "compute/memory_purpose.h"
 #include "engine/engine_state.h"
 #include "operators/cpu_operators.h"
+#include "tiers/disk_states.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -304,6 +305,20 @@ std::string Engine::load(const std::filesystem::path& checkpoint) {
 const Plan& Engine::plan() const { return state_->model.plan; }
 const Mesh& Engine::mesh() const { return state_->model.mesh; }
 
+namespace {
+
+DiskStats disk_stats(const tiers::DiskStates* disk) {
+  if (disk == nullptr) return {};
+  const tiers::DiskFileStats moved = disk->file().stats();
+  return {.transport = disk->file().description(),
+          .ring_bytes = disk->ring_bytes(),
+          .read_bytes = moved.read_bytes,
+          .written_bytes = moved.written_bytes,
+          .busy_s = moved.busy_s};
+}
+
+}  // namespace
+
 EngineStats Engine::stats() const {
   const detail::ResidencyCounters& slabs = state_->model.residency->counters();
   const detail::GradientCounters gradients = state_->model.gradients->counters();
@@ -319,7 +334,8 @@ EngineStats Engine::stats() const {
           .resident_bytes = slabs.resident_bytes,
           .peak_resident_bytes = slabs.peak_resident_bytes,
           .waited_s = state_->waited_s,
-          .loaded_bytes = state_->loaded_bytes};
+          .loaded_bytes = state_->loaded_bytes,
+          .disk = disk_stats(state_->model.states.disk())};
 }
 
 std::vector<std::string> Engine::schedule() const {

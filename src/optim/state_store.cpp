@@ -151,6 +151,11 @@ bool StateStore::holds(int unit, std::string_view kind) const {
   return entries_.contains({unit, std::string(kind)});
 }
 
+bool StateStore::is_on_disk(int unit, std::string_view kind) const {
+  const auto found = entries_.find({unit, std::string(kind)});
+  return found != entries_.end() && found->second.state->on_disk >= 0;
+}
+
 void StateStore::borrow(State& state, Use use) {
   const bool free = !state.written && (use == Use::Read || state.readers == 0);
   require(free, ErrorKind::Internal, state.name, "it is lent already");

@@ -103,6 +103,7 @@ class StateStore {
   void adopt(int unit, std::string_view kind, const at::Tensor& values);
 
   bool holds(int unit, std::string_view kind) const;
+  bool is_on_disk(int unit, std::string_view kind) const;
   /// Borrows those of `kinds` that the unit has. Any number may read a state, or one write it. Throws
   /// Internal where that does not fit, or (on CPU) where someone kept a tensor after an earlier lease; for
   /// what is on disk, what its transfers throw, also those that ended earlier leases.

@@ -54,6 +54,8 @@ EngineOptions options_from_config(const Config& config, int ranks) {
   options.split_master = config.residency.split_master;
   options.group_numel = config.residency.group_numel;
   options.cpu_operators = config.cpu_operators;
+  options.tiers.master = options.tiers.optimizer = config.offload.optimizer;
+  options.offload = config.offload.how;
   options.overlap = config.zero.overlap_comm.value_or(options.overlap);
   return options;
 }

@@ -92,6 +92,13 @@ bool shares(const ConfigPlan& plan) {
                      [](const Plan& stage) { return stage.placements.parameter == Placement::Common; });
 }
 
+bool has_states_in(const ConfigPlan& plan, Tier tier) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [&](const Plan& stage) { return stage.rank.tier_bytes[static_cast<size_t>(tier)] > 0; });
+}
+bool is_on_disk(const ConfigPlan& plan) { return has_states_in(plan, Tier::Disk); }
+bool is_offloaded(const ConfigPlan& plan) { return is_on_disk(plan) || has_states_in(plan, Tier::Host); }
+
 // On what the figures rest.
 std::string notes(const ConfigPlan& plan) {
   std::string text =
@@ -99,6 +106,13 @@ std::string notes(const ConfigPlan& plan) {
       "end of backward, the summed gradients and the largest single one. What the process and operators\n"
       "need for a moment is not counted. 1 GB is 10^9 bytes.\n";
   if (plan.on_cuda) text += "Activations and loss are counted as the operators of CPU ranks keep them.\n";
+  if (is_on_disk(plan))
+    text +=
+        "States on disk are not in memory: they pass through the buffers once when the optimizer steps. "
+        "What\n"
+        "is written wears a disk out: compare it with what the maker allows.\n";
+  if (has_states_in(plan, Tier::Host) && !plan.on_cuda)
+    text += "On CPU the host's memory is the ranks' own: offloading to it frees nothing.\n";
   if (shares(plan))
     text +=
         "The ranks of a host share one copy of the parameters in CPU memory (residency.share): each is\n"
@@ -158,10 +172,14 @@ std::string to_text(const ConfigPlan& plan) {
   table.line("  gradients", [&](size_t s) { return bytes_or_dash(rank(s).gradient_bytes); });
   table.line("  fp32 master", [&](size_t s) { return bytes_or_dash(rank(s).master_bytes); });
   table.line("  optimizer moments", [&](size_t s) { return bytes_or_dash(rank(s).optimizer_bytes); });
-  if (kTiers.size() > 1)
-    for (const Tier tier : kTiers)
-      table.line("  states in " + std::string(to_string(tier)) + " memory",
-                 [&](size_t s) { return bytes_or_dash(rank(s).tier_bytes[static_cast<size_t>(tier)]); });
+  const auto in_tier = [&](Tier tier) {
+    return [&, tier](size_t s) { return bytes_or_dash(rank(s).tier_bytes[static_cast<size_t>(tier)]); };
+  };
+  if (is_offloaded(plan)) {
+    table.line("  of these in the host's memory", in_tier(Tier::Host));
+    table.line("  of these on disk", in_tier(Tier::Disk));
+    table.line("  buffers for the disk", [&](size_t s) { return bytes_or_dash(rank(s).ring_bytes); });
+  }
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
   table.line("  largest gradient", [&](size_t s) { return bytes_or_dash(rank(s).largest_gradient_bytes); });
@@ -182,6 +200,15 @@ std::string to_text(const ConfigPlan& plan) {
   table.line("  all-reduced (x2)", [&](size_t s) { return count_or_dash(rank(s).all_reduce_elements); });
   table.line("  total", [&](size_t s) { return count_or_dash(rank(s).traffic_elements()); });
   table.line("  of it padding", [&](size_t s) { return count_or_dash(rank(s).padding_elements); });
+  if (is_on_disk(plan)) {
+    table.gap();
+    table.line("Disk a rank: file", [&](size_t s) { return bytes_or_dash(rank(s).file_bytes); });
+    table.line("  read a step", [&](size_t s) { return bytes_or_dash(rank(s).step_disk_bytes); });
+    table.line("  written a step", [&](size_t s) { return bytes_or_dash(rank(s).step_disk_bytes); });
+    table.line("All ranks, 1000 steps: written", [&](size_t s) {
+      return bytes_or_dash(rank(s).step_disk_bytes * plan.stages[s].ranks * 1000);
+    });
+  }
   if (plan.memory_bytes) {
     table.gap();
     table.line("Fits " + human_bytes(*plan.memory_bytes),

@@ -5,9 +5,21 @@
 
 namespace zero::detail {
 
-void Part::copy_to(const at::Tensor& out) const {
+void PartValues::copy_to(const at::Tensor& out) const {
   if (remainder.defined()) return join_master(values, remainder, out);
   at::Tensor(out).copy_(values);
+}
+
+PartValues Part::borrow(StateStore::Use use, int64_t begin, int64_t count) const {
+  std::vector<std::string_view> kinds{kind};
+  if (is_split) kinds.push_back(kMasterState);
+  const StatePiece piece{
+      .unit = where.unit, .begin = where.begin + begin, .end = where.begin + begin + count};
+  PartValues result{.lease = std::make_shared<StateStore::Lease>(states->lend(piece, kinds, use)),
+                    .values = {}};
+  result.values = (*result.lease)[kind];
+  if (is_split) result.remainder = (*result.lease)[kMasterState];
+  return result;
 }
 
 namespace {
@@ -31,10 +43,11 @@ Share share_of(const ShardedModel& model, const ParameterPart& part) {
 
 }  // namespace
 
-std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas, StateStore::Use use) {
+std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas) {
   std::vector<Part> result;
-  auto add = [&](const std::string& prefix, int unit, const std::shared_ptr<StateStore::Lease>& lease,
-                 const at::Tensor& shard, const at::Tensor& remainder) {
+  auto add = [&](const std::string& prefix, int unit, const std::string& kind, bool is_split) {
+    const auto shape = model.states.lend(unit, {std::string_view(kind)}, StateStore::Use::Shape);
+    const at::ScalarType dtype = is_split ? at::kFloat : shape[kind].scalar_type();
     for (const ShardSegment& segment : model.segments(unit)) {
       const auto place = model.place_of(segment.name);
       const ParameterPart& held = model.layout(unit).parameters[static_cast<size_t>(place.parameter)].part;
@@ -42,30 +55,24 @@ std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas, State
       const int64_t from = segment.numel() * share.index / share.count,
                     to = segment.numel() * (share.index + 1) / share.count;
       if (from == to) continue;
-      const auto part = [&](const at::Tensor& flat) {
-        return flat.defined() ? flat.narrow(0, segment.begin + from, to - from) : at::Tensor();
-      };
-      result.push_back({prefix + segment.name, held.global_shape,
-                        BoxRange{held.box, segment.parameter_begin + from, to - from}, part(shard),
-                        part(remainder), lease});
+      result.push_back({.name = prefix + segment.name,
+                        .shape = held.global_shape,
+                        .range = BoxRange{held.box, segment.parameter_begin + from, to - from},
+                        .states = &model.states,
+                        .where = {.unit = unit, .begin = segment.begin + from, .end = segment.begin + to},
+                        .kind = kind,
+                        .is_split = is_split,
+                        .dtype = dtype});
     }
   };
-  const std::vector<std::string> names = model.optimizer->state_names();
-  std::vector<std::string_view> kinds{kParameterState, kMasterState};
-  kinds.insert(kinds.end(), names.begin(), names.end());
-  std::vector<std::shared_ptr<StateStore::Lease>> leases;
   for (const Unit& unit : model.units) {
-    leases.push_back(std::make_shared<StateStore::Lease>(model.states.lend(unit.index, kinds, use)));
-    const StateStore::Lease& lease = *leases.back();
-    const bool split = unit.master == MasterForm::Remainder;
     const bool whole = unit.master == MasterForm::Whole;
-    add(std::string(checkpoint::kModelPrefix), unit.index, leases.back(),
-        lease[whole ? kMasterState : kParameterState], split ? lease[kMasterState] : at::Tensor());
+    add(std::string(checkpoint::kModelPrefix), unit.index,
+        std::string(whole ? kMasterState : kParameterState), unit.master == MasterForm::Remainder);
   }
   for (const int unit : model.trainable)
-    for (const std::string& name : names)
-      add(std::string(checkpoint::kOptimizerPrefix) + name + "/", unit, leases[unit], (*leases[unit])[name],
-          {});
+    for (const std::string& name : model.optimizer->state_names())
+      add(std::string(checkpoint::kOptimizerPrefix) + name + "/", unit, name, /*is_split=*/false);
   return result;
 }
 

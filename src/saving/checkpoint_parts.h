@@ -18,25 +18,41 @@ namespace zero::detail {
 
 inline constexpr int kEngineFormat = 1;
 
-/// One parameter's part of one kind of values on this rank.
+/// Some values of a part, and what they are borrowed by: they are not kept without it.
+struct PartValues {
+  std::shared_ptr<StateStore::Lease> lease;
+  at::Tensor values;          // [numel]
+  at::Tensor remainder = {};  // defined: `values` are bf16, and the checkpoint has the fp32 of both together
+
+  /// Copies what the checkpoint has of them; `out`: [numel] of the part's dtype.
+  void copy_to(const at::Tensor& out) const;
+};
+
+/// One parameter's part of one kind of values on this rank: where they are, borrowed by nobody yet.
 struct Part {
   std::string name;            // in the checkpoint
   std::vector<int64_t> shape;  // of the whole parameter
   BoxRange range;              // of it
-  at::Tensor values;           // [numel], a view of the shard
-  at::Tensor remainder = {};   // defined: `values` are bf16, and the checkpoint has the fp32 of both together
-  std::shared_ptr<StateStore::Lease> lease = {};  // of both: they are not kept without it
+  StateStore* states = nullptr;
+  StatePiece where;                   // in there
+  std::string kind;                   // of the values
+  bool is_split = false;              // kMasterState, beside bf16 kParameterState, has what they lack of fp32
+  at::ScalarType dtype = at::kFloat;  // in the checkpoint
 
-  int64_t numel() const { return values.numel(); }
-  at::ScalarType dtype() const { return remainder.defined() ? at::kFloat : values.scalar_type(); }
-  int64_t bytes() const { return numel() * static_cast<int64_t>(c10::elementSize(dtype())); }
-  /// Copies what the checkpoint has of it; `out`: [numel] of dtype().
-  void copy_to(const at::Tensor& out) const;
+  int64_t numel() const { return where.end - where.begin; }
+  int64_t bytes() const { return numel() * static_cast<int64_t>(c10::elementSize(dtype)); }
+  bool is_on_disk() const {
+    return states->is_on_disk(where.unit, kind) || (is_split && states->is_on_disk(where.unit, kMasterState));
+  }
+  /// Its elements [begin, begin + count), or all.
+  PartValues borrow(StateStore::Use use, int64_t begin, int64_t count) const;
+  PartValues borrow(StateStore::Use use) const { return borrow(use, 0, numel()); }
 };
 
-/// The parts of all parameters in this rank's shards. With `share_among_replicas`, each of the ranks that
-/// hold the same values, along whichever axes, has its share of them. Borrows the states for `use`.
-std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas, StateStore::Use use);
+/// The parts of all parameters in this rank's shards, those of one unit and kind together. With
+/// `share_among_replicas`, each of the ranks that hold the same values, along whichever axes, has its share
+/// of them.
+std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas);
 
 /// "rank/R/", before the names of what is this rank's alone. R: its number in the mesh.
 std::string own_prefix(const ShardedModel& model);

@@ -43,9 +43,10 @@ std::map<std::string, uint64_t> frozen_fingerprints(ShardedModel& model) {
   for (const std::string& name : model.names())
     if (is_frozen(model, std::string(kModelPrefix) + name)) sums[name] = 0;
   if (sums.empty() && model.all.size() == model.mesh.size()) return sums;
-  for (const Part& part : parts_of(model, /*share_among_replicas=*/true, StateStore::Use::Read))
+  for (const Part& part : parts_of(model, /*share_among_replicas=*/true))
     if (is_frozen(model, part.name))
-      sums[part.name.substr(kModelPrefix.size())] += fingerprint_of(part.values, part.shape, part.range);
+      sums[part.name.substr(kModelPrefix.size())] +=
+          fingerprint_of(part.borrow(StateStore::Use::Read).values, part.shape, part.range);
 
   // Ranks along other axes may hold other parameters, or other boxes of them.
   checkpoint::Json mine = checkpoint::Json::object();

@@ -33,15 +33,15 @@ void read_into(const CheckpointReader& reader, const std::string& name, const Bo
 
 // The fp32 values of a split master, a piece at a time: whole checksum blocks where the parts are those that
 // were saved.
-void read_split(const CheckpointReader& reader, const Part& part) {
+void read_split(const CheckpointReader& reader, const Part& part, const PartValues& into) {
   constexpr int64_t kPieceNumel = int64_t{4} << 20;
   const at::Tensor buffer =
-      at::empty({std::min(kPieceNumel, part.numel())}, part.values.options().dtype(at::kFloat));
+      at::empty({std::min(kPieceNumel, part.numel())}, into.values.options().dtype(at::kFloat));
   for (int64_t at = 0; at < part.numel(); at += kPieceNumel) {
     const int64_t count = std::min(kPieceNumel, part.numel() - at);
     const at::Tensor piece = buffer.narrow(0, 0, count);
     read_into(reader, part.name, part.range.part(at, count), piece);
-    split_master(piece, part.values.narrow(0, at, count), part.remainder.narrow(0, at, count));
+    split_master(piece, into.values.narrow(0, at, count), into.remainder.narrow(0, at, count));
   }
 }
 
@@ -116,7 +116,7 @@ struct Sources {
 
 Sources find_sources(ShardedModel& model, const CheckpointReader& reader, const Saved& saved) {
   Sources sources{.buffers = {}, .same_ranks = saved.ranks == model.mesh.size()};
-  for (const Part& part : parts_of(model, /*share_among_replicas=*/false, StateStore::Use::Read))
+  for (const Part& part : parts_of(model, /*share_among_replicas=*/false))
     if (!saved.left_out || !is_frozen(model, part.name)) stored(reader, part.name, part.shape);
   for (const auto& [name, buffer] : model.buffers) {
     const std::string plain = std::string(checkpoint::kBufferPrefix) + name, own = own_prefix(model) + plain;
@@ -129,17 +129,19 @@ Sources find_sources(ShardedModel& model, const CheckpointReader& reader, const 
 void read_all_values(ShardedModel& model, const CheckpointReader& reader, const Saved& saved,
                      const Sources& sources) {
   model.optimizer->set_parameter_steps(saved.parameter_steps);
-  for (const Part& part : parts_of(model, /*share_among_replicas=*/false, StateStore::Use::Write)) {
+  for (const Part& part : parts_of(model, /*share_among_replicas=*/false)) {
     if (saved.left_out && is_frozen(model, part.name)) continue;
-    if (part.remainder.defined())
-      read_split(reader, part);
+    const PartValues into = part.borrow(StateStore::Use::Write);
+    if (part.is_split)
+      read_split(reader, part, into);
     else
-      read_into(reader, part.name, part.range, part.values);
+      read_into(reader, part.name, part.range, into.values);
   }
   for (const Unit& unit : model.units) {
     if (unit.master != MasterForm::Whole) continue;
-    const auto lease = unit.lend_values(StateStore::Use::Write);
-    at::Tensor(lease[kParameterState]).copy_(lease[kMasterState]);
+    const auto shard = unit.lend_shard(StateStore::Use::Write);
+    const auto master = model.states.lend(unit.index, {kMasterState}, StateStore::Use::Read);
+    at::Tensor(shard[kParameterState]).copy_(master[kMasterState]);
   }
   for (size_t i = 0; i < model.buffers.size(); ++i)
     read_into(reader, sources.buffers[i], BoxRange::whole(model.buffers[i].second.sizes()),

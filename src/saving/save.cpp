@@ -105,7 +105,9 @@ std::unique_ptr<SaveJob> begin_save(ShardedModel& model, const StepCounts& count
                                                 .metadata = about,
                                                 .keep_last = options.keep_last},
                                 model.mesh.rank());
-  job->write(take_snapshot(model, in_background, options.frozen_from.empty()), in_background);
+  // States on disk are read as they are written: a copy would be all of them in memory.
+  const bool copies = in_background && model.states.disk() == nullptr;
+  job->write(take_snapshot(model, copies, options.frozen_from.empty()), copies);
   return job;
 }
 

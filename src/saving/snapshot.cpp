@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include "base/checked.h"
 #include "checkpoint/index.h"
@@ -23,9 +24,11 @@ class Collector {
   }
 
   void add(const Part& part) {
-    const bool as_it_lies = !room_.defined() && !part.remainder.defined();
-    push(part.name, part.shape, part.range, as_it_lies ? part.values.cpu().contiguous() : copied(part));
-    if (as_it_lies) result_.leases.push_back(part.lease);
+    if (part.is_on_disk()) return add_from_disk(part);
+    const PartValues lent = part.borrow(StateStore::Use::Read);
+    const bool as_it_lies = !room_.defined() && !part.is_split;
+    push(part.name, part.shape, part.range, as_it_lies ? lent.values.cpu().contiguous() : copied(part, lent));
+    if (as_it_lies) result_.leases.push_back(lent.lease);
   }
   // Small ones: a copy costs nothing.
   void add_whole(const std::string& name, const at::Tensor& tensor) {
@@ -38,15 +41,27 @@ class Collector {
   }
 
  private:
-  at::Tensor copied(const Part& part) {
+  // A block at a time, when the file is written.
+  void add_from_disk(const Part& part) {
+    TensorPiece piece{part.name, dtype_of(part.dtype), part.shape, part.range, nullptr};
+    piece.fill = [part](int64_t begin_bytes, std::span<std::byte> out) {
+      const auto size = static_cast<int64_t>(c10::elementSize(part.dtype));
+      const int64_t count = static_cast<int64_t>(out.size()) / size;
+      c10::NoGradGuard no_grad;
+      part.borrow(StateStore::Use::Read, begin_bytes / size, count)
+          .copy_to(at::from_blob(out.data(), {count}, part.dtype));
+    };
+    result_.pieces.push_back(std::move(piece));
+  }
+  at::Tensor copied(const Part& part, const PartValues& lent) {
     at::Tensor place;
     if (room_.defined()) {
-      place = room_.narrow(0, used_, part.bytes()).view(part.dtype());
+      place = room_.narrow(0, used_, part.bytes()).view(part.dtype);
       used_ += room_of(part);
     } else {
-      place = at::empty({part.numel()}, part.dtype());
+      place = at::empty({part.numel()}, part.dtype);
     }
-    part.copy_to(place);
+    lent.copy_to(place);
     return place;
   }
   void push(const std::string& name, std::vector<int64_t> shape, BoxRange range, const at::Tensor& values) {
@@ -87,10 +102,10 @@ Snapshot take_snapshot(ShardedModel& model, bool copies, bool with_frozen) {
   std::vector<at::Tensor> buffers;
   int64_t room = 0;
   together(model.mesh, model.mesh.world(), "save", [&] {
-    parts = parts_of(model, /*share_among_replicas=*/true, StateStore::Use::Read);
+    parts = parts_of(model, /*share_among_replicas=*/true);
     if (!with_frozen) std::erase_if(parts, [&](const Part& part) { return is_frozen(model, part.name); });
     for (const auto& [name, buffer] : model.buffers) buffers.push_back(buffer.cpu().contiguous());
-    for (const Part& part : parts) room += Collector::room_of(part);
+    for (const Part& part : parts) room += part.is_on_disk() ? 0 : Collector::room_of(part);
   });
   const std::vector<char> differ = own_buffers(model, buffers);
 

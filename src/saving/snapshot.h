@@ -15,10 +15,11 @@ struct Snapshot {
   std::vector<at::Tensor> alive;                           // what the pieces point into
 };
 
-/// This rank's pieces of a checkpoint. With `copies` in memory of their own, so that training may go on;
-/// without, what is in host memory already stays where it is, but for split masters, whose fp32 values are
-/// made. Frozen parameters only `with_frozen`. Ranks compare their buffers to store equal ones once:
-/// collective.
+/// This rank's pieces of a checkpoint. Those of states on disk have no values: they are read when the pieces
+/// are written, in the thread that trains, before it goes on. With `copies` in memory of their own, so that
+/// training may go on; without, what is in host memory already stays where it is, but for split masters,
+/// whose fp32 values are made. Frozen parameters only `with_frozen`. Ranks compare their buffers to store
+/// equal ones once: collective.
 Snapshot take_snapshot(ShardedModel& model, bool copies, bool with_frozen);
 
 }  // namespace zero::detail

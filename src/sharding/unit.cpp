@@ -86,16 +86,18 @@ at::Tensor Unit::values(const StateStore::Lease& lease) const {
 }
 
 void Unit::set_values(int64_t begin, const at::Tensor& values) {
-  const auto lease = lend_values(StateStore::Use::Write);
-  const at::Tensor part = lease[kParameterState].narrow(0, begin, values.numel());
+  static constexpr std::array kKinds{kParameterState, kMasterState};
+  const StatePiece where{.unit = index, .begin = begin, .end = begin + values.numel()};
+  const auto lease = states->lend(where, kKinds, StateStore::Use::Write);
+  const at::Tensor& part = lease[kParameterState];
   if (!has_own_master()) {
-    part.copy_(values);
+    at::Tensor(part).copy_(values);
     return;
   }
-  const at::Tensor beside = lease[kMasterState].narrow(0, begin, values.numel());
+  const at::Tensor& beside = lease[kMasterState];
   if (master == MasterForm::Remainder) return split_master(values.to(at::kFloat).contiguous(), part, beside);
-  part.copy_(values);
-  beside.copy_(values);
+  at::Tensor(part).copy_(values);
+  at::Tensor(beside).copy_(values);
 }
 
 void Unit::adopt_changes(const at::Tensor& mine) {

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench_disk.h"
 #include "bench_steps.h"
 #include "ranks.h"
 #include "train/trace_file.h"
@@ -172,9 +173,11 @@ std::vector<double> from_all(const Mesh& mesh, double value) {
 
 /// "alone_s", "libtorch_s", "stage_0_s"
 std::string field_of(const std::string& beside) {
-  return (beside == kAlone || beside == kOnLibTorch ? beside : "stage_" + beside) + "_s";
+  const bool is_word = beside == kAlone || beside == kOnLibTorch || beside == kInMemory;
+  return (is_word ? beside : "stage_" + beside) + "_s";
 }
 std::string said_of(const std::string& beside) {
+  if (beside == kInMemory) return "the same with all states in memory";
   if (beside == kOnLibTorch) return "the same on LibTorch's operators";
   return beside == kAlone ? "forward and backward alone" : "stage " + beside;
 }
@@ -196,6 +199,13 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
   const double peak = mebibytes("/proc/self/status", "VmHWM:");
   const auto peaks = whole(peak), pss = whole(timings.pss_mib), peak_pss = whole(peak - timings.shared_mib),
              base = whole(base_memory.resident_mib), process = whole(without_tensors(base_memory, tensors));
+  SequentialRate sequential;
+  const bool on_disk = step.engine() != nullptr && !step.engine()->stats().disk.transport.empty();
+  if (on_disk) {
+    EngineOptions options;
+    set_offload(options, arguments);
+    sequential = sequential_rate(mesh, options.offload);
+  }
   if (mesh.rank() != 0) return;
   const double tokens = static_cast<double>(mesh.group("dp").size()) * arguments.batch * arguments.sequence *
                         arguments.accumulation;
@@ -231,6 +241,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
   if (const Engine* const engine = step.engine()) {
     record["plan_mib"] = std::llround(mebibytes_of(planned_bytes(engine->plan(), step.model(), arguments)));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
+    put_offload(record, arguments, *engine, mesh.size(), sequential);
   }
   if (arguments.json) {
     std::cout << record.dump() << "\n";
@@ -240,6 +251,12 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
             << ": " << record["step_s"] << " s per step (median of " << arguments.steps - arguments.warmup
             << "), " << record["tokens_per_s"] << " tokens/s, peak resident " << peaks[0]
             << " MiB per rank, proportional " << pss[0] << " MiB\n";
+  if (on_disk)
+    std::cout << "states on disk: " << record["tier_mib"]["disk"] << " MiB a rank, "
+              << record["disk_transport"].get<std::string>() << ", " << record["disk_mib_s"] << " MiB/s of "
+              << record["sequential_mib_s"] << " MiB/s sequential\n";
+  if (arguments.offload == "host")
+    std::cout << "states in the host's memory: on CPU that is where they are anyway\n";
   for (const std::string& what : arguments.beside)
     std::cout << "in turn with it, " << said_of(what) << ": " << record[field_of(what)] << " s\n";
 }
@@ -324,10 +341,19 @@ int run_bench(int argc, char** argv) {
   step->add_option(
           "--beside", arguments.beside,
           "after every step, time another one in turn: alone (forward and backward only), libtorch (the same "
-          "stage on LibTorch's operators) or a stage; more memory, but one run")
+          "stage on LibTorch's operators), memory (the same stage with all states in memory) or a stage; "
+          "more "
+          "memory, but one run")
       ->delimiter(',')
-      ->check(CLI::IsMember({kAlone, kOnLibTorch, "0", "1", "2", "3"}))
+      ->check(CLI::IsMember({kAlone, kOnLibTorch, kInMemory, "0", "1", "2", "3"}))
       ->excludes("--alone");
+  step->add_option("--offload", arguments.offload, "where masters and optimizer states are between steps")
+      ->check(CLI::IsMember({"none", "host", "disk"}))
+      ->excludes("--alone")
+      ->capture_default_str();
+  step->add_option("--path", arguments.disk_path, "directory on a disk, for --offload disk")
+      ->default_val(".")
+      ->capture_default_str();
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
   step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
   step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");

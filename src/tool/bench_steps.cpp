@@ -76,14 +76,22 @@ EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, 
 
 }  // namespace
 
+void set_offload(EngineOptions& options, const BenchArguments& arguments) {
+  if (arguments.offload == "none") return;
+  options.tiers.master = options.tiers.optimizer = arguments.offload == "host" ? Tier::Host : Tier::Disk;
+  options.offload.path = arguments.disk_path;
+}
+
 std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchArguments& arguments,
                                            const Mesh& mesh) {
   const auto dtype = arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
   const bool ours = arguments.operators == kOurs && what != kOnLibTorch;
   if (what == kAlone) return std::make_unique<Alone>(std::move(model), dtype, ours && !arguments.plain);
-  const int stage = what == kOnLibTorch ? arguments.stage : std::stoi(what);
-  return std::make_unique<Trained>(std::move(model), options_of(arguments, stage, ours, dtype), mesh);
+  const int stage = what == kOnLibTorch || what == kInMemory ? arguments.stage : std::stoi(what);
+  EngineOptions options = options_of(arguments, stage, ours, dtype);
+  if (what != kInMemory) set_offload(options, arguments);
+  return std::make_unique<Trained>(std::move(model), options, mesh);
 }
 
 }  // namespace zero::tool

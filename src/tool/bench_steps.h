@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench_model.h"
+#include "zero/engine_options.h"
 
 namespace zero {
 class Engine;
@@ -21,16 +22,18 @@ namespace zero::tool {
 inline constexpr const char* kAlone = "alone";
 /// The step's own stage, on LibTorch's operators.
 inline constexpr const char* kOnLibTorch = "libtorch";
+/// The step's own stage, with all states in memory.
+inline constexpr const char* kInMemory = "memory";
 /// Whose operators the engine computes with.
 inline constexpr const char* kOurs = "ours";
 
 struct BenchArguments {
-  std::string model = "gpt2", dtype = "bf16", backend = "auto", operators, trace;
+  std::string model = "gpt2", dtype = "bf16", backend = "auto", operators, trace, offload = "none", disk_path;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
   bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
        bind = false;
-  std::vector<std::string> beside;  // kAlone, kOnLibTorch or stages, each once
+  std::vector<std::string> beside;  // kAlone, kOnLibTorch, kInMemory or stages, each once
   uint64_t seed = 1234;
 };
 
@@ -57,7 +60,10 @@ class BenchStep {
   BenchModel model_;
 };
 
-/// `what` is kAlone, kOnLibTorch or a stage. All ranks of the mesh call together.
+/// The tiers and the rest that --offload asks for.
+void set_offload(EngineOptions& options, const BenchArguments& arguments);
+
+/// `what` is kAlone, kOnLibTorch, kInMemory or a stage. All ranks of the mesh call together.
 std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchArguments& arguments,
                                            const Mesh& mesh);
 

@@ -1,0 +1,184 @@
+// Optimizer states on disk: the same bits as in memory, at every stage and number of ranks, through steps,
+// saves and resumes; and a directory that will not do is an error of every rank before anything is allocated.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "support/checkpoint_files.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "support/small_net.h"
+#include "support/temporary_directory.h"
+#include "zero/engine.h"
+#include "zero/error.h"
+
+namespace {
+using namespace zero::testing;
+namespace fs = std::filesystem;
+using torch::Tensor;
+
+constexpr int64_t kVocabulary = 101, kWidth = 48, kPiece = 1024;  // a shard has several pieces
+constexpr int kSamples = 12;
+
+zero::EngineOptions on_disk(zero::EngineOptions options, const fs::path& path) {
+  options.tiers = {.master = zero::Tier::Disk, .optimizer = zero::Tier::Disk};
+  options.offload = {.path = path, .buffer_count = 3, .piece_numel = kPiece, .block_bytes = 4096};
+  return options;
+}
+
+/// A model in an engine, and its steps.
+struct Trained {
+  Trained(const zero::Mesh& job, const zero::OptimizerSpec& optimizer, const zero::EngineOptions& options)
+      : mesh(job),
+        model((torch::manual_seed(1), kVocabulary), kWidth, 2),
+        engine(*model, optimizer, options, job) {}
+  void steps(int begin, int end) {
+    const int each = kSamples / mesh.size();
+    for (int step = begin; step < end; ++step) {
+      const Batch batch = batch_of(step, kSamples, kVocabulary).rows(mesh.rank() * each, each);
+      engine.backward(engine.forward([&] { return model->loss(batch.tokens, batch.targets); }));
+      engine.step();
+    }
+  }
+  zero::Mesh mesh;
+  SmallNet model;
+  zero::Engine engine;
+};
+
+/// On rank 0: two checkpoints have the same tensors to the byte.
+void expect_same(const zero::Mesh& mesh, const fs::path& a, const fs::path& b, const std::string& what) {
+  if (mesh.rank() == 0) {
+    EXPECT_TRUE(same(read_all(a), read_all(b))) << what;
+  }
+  mesh.world().barrier("compared");
+}
+
+class Offload : public ::testing::TestWithParam<int> {};
+
+TEST_P(Offload, StatesOnDiskChangeNoBit) {
+  const TemporaryDirectory folder;
+  run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const std::string what = "stage " + std::to_string(stage) + ", " + c10::toString(dtype);
+        const fs::path place = folder.path() / what;
+        zero::EngineOptions options{.stage = stage, .dtype = dtype, .gradient_clipping = 0.5};
+        options.group_numel = 200;
+        Trained memory(mesh, zero::AdamW{.lr = 1e-2}, options);
+        Trained disk(mesh, zero::AdamW{.lr = 1e-2}, on_disk(options, folder.path()));
+        memory.steps(0, 3);
+        disk.steps(0, 3);
+        const fs::path one = memory.engine.save(place / "memory"), two = disk.engine.save(place / "disk");
+        expect_same(mesh, one, two, what);
+
+        // Either goes on from what the other has saved.
+        Trained resumed(mesh, zero::AdamW{.lr = 1e-2}, on_disk(options, folder.path()));
+        resumed.engine.load(one);
+        resumed.steps(3, 5);
+        memory.engine.load(two);
+        memory.steps(3, 5);
+        disk.steps(3, 5);
+        const fs::path after = memory.engine.save(place / "memory");
+        expect_same(mesh, after, resumed.engine.save(place / "resumed"), what + ", resumed");
+        expect_same(mesh, after, disk.engine.save(place / "disk"), what + ", gone on");
+      }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Offload, ::testing::Values(1, 2, 3));
+
+TEST(OffloadedStates, EveryRuleAndWayOfTransferGivesTheSameBits) {
+  const TemporaryDirectory folder;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    const std::vector<std::pair<std::string, zero::OptimizerSpec>> rules{
+        {"Adam", zero::Adam{.lr = 1e-2}},
+        {"SGD", zero::SGD{.lr = 1e-2, .momentum = 0.9}},
+        {"Lion", zero::Lion{.lr = 1e-3}},
+        {"LAMB", zero::LAMB{.lr = 1e-2}}};
+    for (const auto& [name, rule] : rules) {
+      zero::EngineOptions options{.stage = 3, .dtype = at::kBFloat16};
+      Trained memory(mesh, rule, options);
+      memory.steps(0, 3);
+      const fs::path expected = memory.engine.save(folder.path() / name);
+      for (int way = 0; way < 4; ++way) {
+        zero::EngineOptions other = on_disk(options, folder.path());
+        if (way == 1) other.offload.read_ahead = other.offload.write_behind = false;
+        if (way == 2) other.offload.buffer_count = 2;
+        if (way == 3) other.offload.ratio = 0.4;
+        Trained disk(mesh, rule, other);
+        disk.steps(0, 3);
+        const std::string what = name + ", way " + std::to_string(way);
+        expect_same(mesh, expected, disk.engine.save(folder.path() / what), what);
+        const zero::RankPlan& plan = disk.engine.plan().rank;
+        const int64_t offloaded = plan.tier_bytes[static_cast<size_t>(zero::Tier::Disk)];
+        if (way == 3) {
+          EXPECT_GT(offloaded, 0);
+          EXPECT_GT(plan.tier_bytes[static_cast<size_t>(zero::Tier::Device)],
+                    plan.parameter_bytes + plan.gradient_bytes);
+        } else {
+          EXPECT_EQ(offloaded, plan.master_bytes + plan.optimizer_bytes);
+        }
+      }
+    }
+  });
+}
+
+TEST(OffloadedStates, WhatPassesThroughMemoryIsTheRing) {
+  const TemporaryDirectory folder;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    const zero::EngineOptions options = on_disk({.stage = 3, .dtype = at::kBFloat16}, folder.path());
+    Trained run(mesh, zero::AdamW{.lr = 1e-2}, options);
+    const zero::RankPlan& plan = run.engine.plan().rank;
+    EXPECT_LE(run.engine.stats().disk.read_bytes, plan.master_bytes)
+        << "some of what masters begin with; moments begin as zeros that are not read";
+    run.steps(0, 1);
+    const int64_t began = run.engine.stats().disk.written_bytes;
+    run.steps(1, 4);
+    const zero::DiskStats disk = run.engine.stats().disk;
+    EXPECT_LE(disk.ring_bytes, plan.ring_bytes);
+    EXPECT_GT(disk.ring_bytes, plan.ring_bytes / 2);
+    EXPECT_GT(plan.master_bytes + plan.optimizer_bytes, plan.ring_bytes) << "otherwise it says nothing";
+    // Each extent is rounded up to 4 KiB; the last pieces may still be on their way.
+    EXPECT_LE(disk.written_bytes - began, 3 * plan.file_bytes);
+    EXPECT_GE(disk.written_bytes - began, 2 * plan.step_disk_bytes);
+    EXPECT_FALSE(disk.transport.empty());
+    EXPECT_EQ(plan.total_bytes(), plan.state_bytes() - plan.master_bytes - plan.optimizer_bytes +
+                                      plan.ring_bytes + plan.gather_window_bytes + plan.bucket_bytes +
+                                      plan.largest_gradient_bytes);
+  });
+}
+
+TEST(OffloadedStates, WholeValuesAreThereForWhoeverLooks) {
+  const TemporaryDirectory folder;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    const zero::EngineOptions options{.stage = 2, .dtype = at::kBFloat16};
+    Trained memory(mesh, zero::AdamW{.lr = 1e-2}, options),
+        disk(mesh, zero::AdamW{.lr = 1e-2}, on_disk(options, folder.path()));
+    for (int step = 0; step < 3; ++step) {
+      memory.steps(step, step + 1);
+      disk.steps(step, step + 1);
+      for (const char* name : {"embedding.weight", "layers.1.up.weight"}) {
+        EXPECT_TRUE(torch::equal(memory.engine.full_parameter(name), disk.engine.full_parameter(name)));
+        EXPECT_TRUE(torch::equal(memory.engine.full_optimizer_state(name, "exp_avg_sq"),
+                                 disk.engine.full_optimizer_state(name, "exp_avg_sq")));
+      }
+    }
+  });
+}
+
+TEST(OffloadedStates, ADirectoryThatWillNotDoIsAnErrorOfEveryRank) {
+  const TemporaryDirectory folder;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    const auto make = [&](const fs::path& path, const zero::OptimizerSpec& spec) {
+      SmallNet model(13, 6, 2);
+      const zero::Engine engine(*model, spec, on_disk({.stage = 1}, path), mesh);
+    };
+    EXPECT_ERROR(make("/dev/shm", zero::AdamW{}), Config, "offload.path: /dev/shm is in memory (tmpfs)");
+    // Only one rank's is missing: all hear of it.
+    EXPECT_ERROR(make(mesh.rank() == 1 ? folder.path() / "missing" : folder.path(), zero::AdamW{}), Config,
+                 "offload.path: ");
+    EXPECT_ERROR(make("", zero::AdamW{}), Config, "offload.path");
+  });
+}
+
+}  // namespace
