@@ -6,6 +6,25 @@
 #include "zero/error.h"
 
 namespace zero::detail {
+namespace {
+
+/// The monitor, if there is one, knows what this rank waits for, and may abort it.
+class MonitoredWait {
+ public:
+  MonitoredWait(Monitor* monitor, Transfer& transfer, int slot, const Issued& issued) : monitor_(monitor) {
+    if (monitor_ != nullptr && !monitor_->begin_wait(&transfer, slot, &issued)) transfer.abort();
+  }
+  ~MonitoredWait() {
+    if (monitor_ != nullptr) monitor_->end_wait();
+  }
+  MonitoredWait(const MonitoredWait&) = delete;
+  MonitoredWait& operator=(const MonitoredWait&) = delete;
+
+ private:
+  Monitor* monitor_;
+};
+
+}  // namespace
 
 std::string GroupState::place(const Issued& issued) const {
   return "rank " + std::to_string(mesh_rank()) + ", " + describe(issued) + " in group " + name;
@@ -15,13 +34,14 @@ Issued GroupState::issue(Operation operation, std::string_view what, int64_t num
   bool ordered = operation != Operation::Send && operation != Operation::Receive;
   Issued issued{ordered ? ++sequence : 0, std::string(to_string(operation)), one_line(what, 200), numel};
   if (size() == 1) return issued;
-  if (auto reason = monitor->broken())
-    fail(ErrorKind::Comm, place(issued), "not started, the job has failed: " + *reason);
+  if (monitor != nullptr)
+    if (auto reason = monitor->broken())
+      fail(ErrorKind::Comm, place(issued), "not started, the job has failed: " + *reason);
   Traffic& sum = traffic[operation];
   sum.calls += 1;
   sum.elements += moved.elements;
   sum.bytes += moved.bytes;
-  monitor->issued(monitor_slot, issued);
+  if (monitor != nullptr) monitor->issued(monitor_slot, issued);
   return issued;
 }
 
@@ -54,15 +74,10 @@ void GroupState::wait_for(const Issued& issued, Transfer& transfer, bool output_
 
 void GroupState::complete(const Issued& issued, Transfer& transfer, bool output_only) {
   try {
-    if (!monitor->begin_wait(&transfer, monitor_slot, &issued)) transfer.abort();
+    const MonitoredWait watched(monitor.get(), transfer, monitor_slot, issued);
     wait_for(issued, transfer, output_only);
-    monitor->end_wait();
   } catch (const TransferError& error) {
-    monitor->end_wait();
     fail_with(issued, error);
-  } catch (...) {
-    monitor->end_wait();
-    throw;
   }
   if (issued.sequence == 0) return;
   // A broadcast ends on a rank without the others but its root.
@@ -83,6 +98,7 @@ void GroupState::fail_with(const Issued& issued, const TransferError& error) {
   incident.timeout = timeout;
   incident.text = error.what();
   for (int peer : error.peers) incident.peers.push_back(members[peer]);
+  if (monitor == nullptr) fail(ErrorKind::Comm, place(issued), incident.text);
   const Diagnosis diagnosis = monitor->diagnose(incident);
   fail(ErrorKind::Comm, place(issued), diagnosis.text, diagnosis.remedy);
 }

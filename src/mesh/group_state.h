@@ -28,7 +28,7 @@ struct GroupState {
   torch::Device device = torch::kCPU;
   std::chrono::milliseconds timeout{};
   std::shared_ptr<Transport> transport;  // outlives the channel
-  std::shared_ptr<Monitor> monitor;      // null in a world of one
+  std::shared_ptr<Monitor> monitor;      // null where there are no other ranks to watch
   std::unique_ptr<Channel> channel;      // null in a group of one
   int monitor_slot = 0;
   std::shared_ptr<Activity> activity;

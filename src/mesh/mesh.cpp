@@ -31,7 +31,7 @@ struct detail::MeshState {
   torch::Device device = torch::kCPU;
 
   // Destroyed last to first: channels before the monitor and the store.
-  c10::intrusive_ptr<c10d::Store> store;  // keys of this mesh; null in a world of one
+  c10::intrusive_ptr<c10d::Store> store;  // keys of this mesh; null in a world of one, or of imagined others
   std::shared_ptr<Monitor> monitor;
   std::shared_ptr<Transport> transport;
   std::shared_ptr<Activity> activity = std::make_shared<Activity>();
@@ -160,6 +160,10 @@ void connect_world(MeshState& state) {
   const detail::TransportOptions transport{interface, state.device, timeout};
   state.transport = state.options.own_transport ? state.options.own_transport(transport)
                                                 : detail::make_transport(state.options.transport, transport);
+  if (auto hosts = state.transport->imagined_hosts(rendezvous.size)) {
+    state.hosts = *std::move(hosts);
+    return;
+  }
   auto store = detail::open_store(rendezvous, timeout);
   std::string prefix = detail::mesh_prefix(store, rendezvous, timeout);
   state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
@@ -207,8 +211,9 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
       std::vector<int> member_hosts;
       member_hosts.reserve(members.size());
       for (int member : members) member_hosts.push_back(hosts[member]);
-      fresh->channel = transport->connect(c10::make_intrusive<c10d::PrefixStore>(key, store), fresh->rank,
-                                          member_hosts, name);
+      const c10::intrusive_ptr<c10d::Store> own =
+          store ? c10::make_intrusive<c10d::PrefixStore>(key, store) : nullptr;
+      fresh->channel = transport->connect(own, fresh->rank, member_hosts, name);
       fresh->memories = transport->memories(member_hosts);
     } catch (const Error&) {
       throw;

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -109,6 +110,10 @@ class Transport {
     std::iota(numbers.begin(), numbers.end(), 0);
     return numbers;
   }
+  /// Where this rank is the only one there is and the channels answer for the others, as in a simulation: on
+  /// which host each of `ranks` ranks would be. Then nobody is met and connect() gets an empty store. Nothing
+  /// where the ranks are real.
+  virtual std::optional<std::vector<int>> imagined_hosts(int) const { return std::nullopt; }
 };
 
 /// "auto" on CPU is shared memory inside a host and Gloo between hosts. Throws Config for an unknown name,

@@ -47,6 +47,19 @@ at::Tensor direction_on_cpu(int64_t rule, const at::Tensor& master, const at::Te
 
 at::Tensor sums_of_squares_on_cpu(const at::Tensor& values) { return kernel_passes::sums_of_squares(values); }
 
+// Shapes only, for simulations.
+at::Tensor direction_on_meta(int64_t rule, const at::Tensor& master, const at::Tensor&, const Parameter&,
+                             at::TensorList, c10::string_view) {
+  int64_t sums = 0;
+  with_rule(rule,
+            [&](const auto& known) { sums = kernels::Arithmetic<std::decay_t<decltype(known)>>::kSums; });
+  return at::empty({kernel_passes::blocks_of(master.numel()), sums}, master.options().dtype(at::kDouble));
+}
+
+at::Tensor sums_of_squares_on_meta(const at::Tensor& values) {
+  return at::empty({kernel_passes::blocks_of(values.numel())}, values.options().dtype(at::kDouble));
+}
+
 // Defined when they are first needed, for as long as the process lives: the dispatcher has no other scope.
 struct Operators {
   Operators() : library(torch::Library::DEF, "zero", std::nullopt, __FILE__, __LINE__) {
@@ -60,6 +73,8 @@ struct Operators {
     library.impl("rule_update", c10::DispatchKey::CPU, TORCH_FN(update_on_cpu));
     library.impl("rule_direction", c10::DispatchKey::CPU, TORCH_FN(direction_on_cpu));
     library.impl("sums_of_squares", c10::DispatchKey::CPU, TORCH_FN(sums_of_squares_on_cpu));
+    library.impl("rule_direction", c10::DispatchKey::Meta, TORCH_FN(direction_on_meta));
+    library.impl("sums_of_squares", c10::DispatchKey::Meta, TORCH_FN(sums_of_squares_on_meta));
     const auto find = [](const char* name) {
       return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
     };

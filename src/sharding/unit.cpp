@@ -95,7 +95,8 @@ void Unit::set_values(int64_t begin, const at::Tensor& values) {
     return;
   }
   const at::Tensor& beside = lease[kMasterState];
-  if (master == MasterForm::Remainder) return split_master(values.to(at::kFloat).contiguous(), part, beside);
+  if (master == MasterForm::Remainder)
+    return split_master(values.to(part.device(), at::kFloat).contiguous(), part, beside);
   at::Tensor(part).copy_(values);
   at::Tensor(beside).copy_(values);
 }

@@ -29,6 +29,7 @@ int run_tool(int argc, char** argv);
 // Keep this list and the table in verbs.cpp in the order of a user's work.
 int run_tokenize(int argc, char** argv);
 int run_plan(int argc, char** argv);
+int run_simulate(int argc, char** argv);
 int run_train(int argc, char** argv);
 int run_eval(int argc, char** argv);
 int run_generate(int argc, char** argv);

@@ -79,11 +79,15 @@ void write_trace(const Mesh& mesh, const std::filesystem::path& path, const std:
     if (mesh.rank() != 0) return;
     if (!of_devices.empty()) begin_at_zero(events);
     events.insert(events.end(), of_devices.begin(), of_devices.end());
-    const std::string document = trace_document(events);
-    OutputFile file(path, &kTraceFile);
-    file.append(std::as_bytes(std::span(document)));
-    file.publish();
+    write_trace_events(events, path);
   });
+}
+
+void write_trace_events(std::span<const std::string> events, const std::filesystem::path& path) {
+  const std::string document = trace_document(events);
+  OutputFile file(path, &kTraceFile);
+  file.append(std::as_bytes(std::span(document)));
+  file.publish();
 }
 
 }  // namespace zero

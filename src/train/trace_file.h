@@ -2,6 +2,7 @@
 // The traces of all ranks in one file.
 
 #include <filesystem>
+#include <span>
 #include <string>
 
 #include "zero/mesh.h"
@@ -17,5 +18,8 @@ void check_trace_file(const std::filesystem::path& path);
 /// times are told from where rank 0's trace begins. Collective, all ranks with such events or none. Throws Io
 /// on every rank, naming the file, and Config as check_trace_file(); Usage where a rank has no trace.
 void write_trace(const Mesh& mesh, const std::filesystem::path& path, const std::string& device_events = {});
+
+/// The same of one process that has the events of all ranks (Trace::events()). Throws Io and Config.
+void write_trace_events(std::span<const std::string> events, const std::filesystem::path& path);
 
 }  // namespace zero

@@ -25,7 +25,9 @@ class DeviceAllocator final : public c10::Allocator {
 
   void copy_data(void* to, const void* from, size_t bytes) const override {
     Machine& owner = machine();
-    std::memcpy(owner.arena_of_name(to)->work_at(to), owner.arena_of_name(from)->work_at(from), bytes);
+    Arena &target = *owner.arena_of_name(to), &source = *owner.arena_of_name(from);
+    if (target.block_at(to).has_values && source.block_at(from).has_values)
+      std::memcpy(target.work_at(to), source.work_at(from), bytes);
   }
 };
 

@@ -31,6 +31,7 @@ struct Block {
   int stream = kNoStream;  // the clock whose work may use it without further ado
   bool is_free = true;
   const std::string* purpose = nullptr;
+  bool has_values = true;       // false: memory of a machine with shapes only, which nobody reads or writes
   uint64_t owner = 0;           // a number of each taking
   AccessHistory accesses;       // outlives the owner: the next one must come after them
   ByteSet written;              // since it was taken

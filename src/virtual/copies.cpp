@@ -1,6 +1,7 @@
 #include "virtual/copies.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "virtual/operator_call.h"
 #include "virtual/runtime.h"
+#include "virtual/shapes.h"
 
 namespace zero::virtual_device {
 namespace {
@@ -50,6 +52,17 @@ void move_bytes(const at::Tensor& target, const at::Tensor& source) {
   this_thread().kernel = kernel;
 }
 
+// Of a copy where there are shapes only; its target has the right contents where it is false.
+bool has_bytes_to_move(const CopyPlan& plan, const at::Tensor& source, const at::Tensor& target) {
+  const bool from_values = has_values(source);
+  if (!plan.is_to_host) {
+    note_contents(target, from_values);
+  } else if (!from_values) {
+    move_bytes(target, at::ones({}, target.options().requires_grad(false)));
+  }
+  return from_values && has_values(target);
+}
+
 void warn_of_unpinned(Machine& owner, const CopyPlan& plan, const at::Tensor& host) {
   if (!owner.has_checks() || host.numel() <= 1) return;
   owner.note_fault(FaultKind::UnpinnedCopy,
@@ -81,12 +94,14 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
   owner.spend(at, plan.engine(), plan.time(owner.description(), bytes), bytes, 0);
   const bool touches_host = plan.is_from_host || plan.is_to_host;
   const Touch& host = plan.is_from_host ? read : written;
+  if (plan.is_to_host) owner.note_host_read(plan.device);
+  const bool moves = !owner.has_shapes_only() || has_bytes_to_move(plan, source, target);
   if (touches_host && non_blocking && host.block != nullptr) {
-    owner.queue_copy(at, host, plan.is_to_host, [source_bytes, target_bytes, source, target] {
-      move_bytes(target_bytes, source_bytes);
+    owner.queue_copy(at, host, plan.is_to_host, [source_bytes, target_bytes, source, target, moves] {
+      if (moves) move_bytes(target_bytes, source_bytes);
     });
   } else {
-    move_bytes(target_bytes, source_bytes);
+    if (moves) move_bytes(target_bytes, source_bytes);
     if (touches_host && non_blocking) warn_of_unpinned(owner, plan, plan.is_from_host ? source : target);
     if (other_clock != clock) owner.wait(other_clock, owner.record(clock));
     if (touches_host) owner.synchronize(clock);

@@ -16,6 +16,7 @@
 #include "virtual/operator_call.h"
 #include "virtual/operator_traits.h"
 #include "virtual/runtime.h"
+#include "virtual/shapes.h"
 #include "zero/error.h"
 #include "zero/torch_dtype.h"
 
@@ -118,6 +119,13 @@ void note_results(Machine& owner, OperatorCall& call) {
   for (const at::Tensor& result : call.fresh_results()) owner.note_written(touch_of(result));
 }
 
+// Of what was written, which memory has values from now on.
+void note_all_contents(OperatorCall& call, bool from_values) {
+  for (const OperatorCall::Operand& operand : call.operands())
+    if (operand.is_written) note_contents(operand.device, from_values);
+  for (const at::Tensor& result : call.fresh_results()) note_contents(result, from_values);
+}
+
 double bytes_of(const OperatorTraits& traits, OperatorCall& call) {
   double written = 0, read = 0;
   for (const at::Tensor& result : call.fresh_results()) written += static_cast<double>(result.nbytes());
@@ -147,7 +155,7 @@ void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, c
 }
 
 void run_view(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base) {
-  OperatorCall call(/*uses_values=*/false);
+  OperatorCall call(Shown::Addresses);
   for (size_t i = base; i < stack.size(); ++i) call.to_cpu(stack[i], false, false);
   call.default_device(this_thread().device);
   run_on_cpu(op, stack);
@@ -160,7 +168,8 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Machine& owner = machine();
   this_thread().last_work = traits.name.c_str();
   if (traits.is_view) return run_view(op, *stack, base);
-  OperatorCall call;
+  const bool computes = !owner.has_shapes_only() || have_values(*stack, base);
+  OperatorCall call(computes ? Shown::Values : Shown::Shapes);
   arguments_to_cpu(traits, *stack, base, call);
   call.default_device(this_thread().device);
   TORCH_CHECK(!call.has_host_tensors() || traits.is_index, traits.name,
@@ -174,15 +183,18 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const Stamp at = owner.launch(current_clock(call.device()), traits.name.c_str());
   const bool is_checked = owner.has_checks() && traits.uses_values;
   if (is_checked) note_operands(owner, call, at);
-  {
+  if (computes) {
     std::optional<DeviceDraws> draws;
     if (traits.is_random) draws.emplace(call.device());
     const KernelScope scope(at);
     run_on_cpu(op, *stack);
+  } else {
+    run_on_shapes(op, traits.name, *stack);
   }
   const std::lock_guard lock(owner.mutex());
   const bool writes = call.take_over_changes();
   for (size_t i = base; i < stack->size(); ++i) call.to_device((*stack)[i]);
+  if (owner.has_shapes_only()) note_all_contents(call, computes);
   if (!traits.uses_values || (!writes && call.fresh_results().empty() && !traits.waits)) return;
   if (is_checked) note_results(owner, call);
   account(owner, traits, call, at);
@@ -218,8 +230,10 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   owner.note(touch, false, at);
   const auto bytes = static_cast<double>(tensor.nbytes());
   owner.spend(at, Engine::CopyOut, owner.description().device_to_host.time_of(bytes), bytes, 0);
+  owner.note_host_read(call.device());
   owner.synchronize(at.clock);
   owner.raise_faults(at.work);
+  if (!has_values(tensor)) return at::Scalar(1);
   return at::_local_scalar_dense(cpu);
 }
 

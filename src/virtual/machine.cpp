@@ -32,6 +32,8 @@ Machine::Machine(const DeviceDescription& description, const Options& options)
   busy_until_.resize(devices);
   limbo_.resize(devices);
   work_.resize(devices);
+  computing_.resize(devices);
+  communicating_.resize(devices);
   for (int device = 0; device < options.devices; ++device)
     arenas_.push_back(std::make_unique<Arena>(*this, device, static_cast<size_t>(options.capacity_bytes)));
 }
@@ -72,6 +74,7 @@ void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double
     work.copied_bytes += bytes;
   }
   if (options_.trace) timeline_.add({at.work, kind_of(engine), at.clock, begin, duration, bytes, flops});
+  if (keeps_overlap() && engine == Engine::Compute) computing_[device].add(begin, begin + duration);
 }
 
 Picoseconds Machine::ready_time(int clock) {
@@ -87,6 +90,20 @@ void Machine::finish(const Stamp& at, Picoseconds begin, Picoseconds end, double
   time = std::max(time, end);
   if (options_.trace)
     timeline_.add({at.work, kind_of_collective(at.work), at.clock, begin, end - begin, bytes, 0});
+  if (keeps_overlap()) communicating_[static_cast<size_t>(device_of(at.clock))].add(begin, end);
+}
+
+Machine::Overlap Machine::overlap(int device) {
+  const std::lock_guard lock(mutex_);
+  BusyTime& communicating = communicating_.at(static_cast<size_t>(device));
+  return {communicating.total(), communicating.outside(computing_.at(static_cast<size_t>(device)))};
+}
+
+void Machine::begin_measure() {
+  const std::lock_guard lock(mutex_);
+  timeline_.clear();
+  for (BusyTime& busy : computing_) busy.clear();
+  for (BusyTime& busy : communicating_) busy.clear();
 }
 
 Moment Machine::record(int clock) {

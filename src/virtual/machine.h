@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "virtual/arena.h"
+#include "virtual/busy_time.h"
 #include "virtual/clock.h"
 #include "virtual/description.h"
 #include "virtual/fault.h"
@@ -30,6 +31,7 @@ constexpr size_t kEngines = 3;
 /// What a device has done so far.
 struct Work {
   int64_t kernels = 0, copies = 0;
+  int64_t host_reads = 0;  // scalars and copies to the host
   double flops = 0, kernel_bytes = 0, copied_bytes = 0;
   std::array<Picoseconds, kEngines> busy{};
 };
@@ -51,7 +53,7 @@ class Machine {
     int devices;
     int64_t capacity_bytes;
     std::vector<std::string> device_operators;  // globs
-    bool checks, throw_on_fault, trace;
+    bool checks, throw_on_fault, trace, shapes_only;
   };
   Machine(const DeviceDescription& description, const Options& options);
   ~Machine();
@@ -62,6 +64,8 @@ class Machine {
   int device_count() const { return options_.devices; }
   const DeviceDescription& description() const { return description_; }
   bool has_checks() const { return options_.checks; }
+  /// Whether kernels compute shapes only; Block::has_values then says of which memory there are values.
+  bool has_shapes_only() const { return options_.shapes_only; }
   /// Whether the device has a kernel for a library's operator of which only the CPU's is registered.
   bool has_operator(const std::string& name) const;
 
@@ -132,7 +136,16 @@ class Machine {
   // --- Figures.
 
   const Work& work(int device) { return work_.at(device); }
+  void note_host_read(int device) { ++work_.at(device).host_reads; }
   Timeline& timeline() { return timeline_; }
+  /// Of what begin_measure() began.
+  struct Overlap {
+    Picoseconds communication = 0;  // some collective is under way
+    Picoseconds exposed = 0;        // of it, no kernel runs
+  };
+  Overlap overlap(int device);
+  /// Forgets spans of the trace and the overlap so far.
+  void begin_measure();
 
  private:
   struct QueuedCopy {
@@ -152,6 +165,7 @@ class Machine {
     const char* last_work;
   };
 
+  bool keeps_overlap() const { return options_.trace || options_.shapes_only; }
   void run_queue(const VectorClock& seen);
   void protect(Block& pinned);
   void give_back(Block& block);
@@ -171,6 +185,7 @@ class Machine {
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<std::vector<Limbo>> limbo_;
   std::vector<Work> work_;
+  std::vector<BusyTime> computing_, communicating_;  // of each device, where there is a trace or shapes only
   std::map<char*, std::unique_ptr<Block>> pinned_;
   std::deque<QueuedCopy> queue_;  // in the order of issue, which is one that the recorded order allows
   FaultLog faults_;

@@ -4,12 +4,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <sstream>
 #include <utility>
 
 #include "base/checked.h"
 #include "base/files.h"
 #include "virtual/machine.h"
+#include "virtual/shapes.h"
 
 namespace zero::virtual_device {
 namespace {
@@ -43,6 +45,9 @@ Block* Machine::try_take(int clock, size_t bytes, const std::string& purpose) {
   if (block == nullptr) return nullptr;
   block->owner = ++owners_;
   ++blocks_in_use_;
+  block->has_values = !options_.shapes_only || bytes <= kAlwaysValuesBytes;
+  if (options_.shapes_only && block->has_values)
+    std::memset(block->arena->work_at(block->arena->name_of(*block)), 0, bytes);
   // A write, for another stream must come after it: the memory may have had a user on this one.
   if (options_.checks) {
     const Stamp at{clock, epoch_[clock], "its allocation"};

@@ -37,11 +37,18 @@ c10::Storage OperatorCall::storage_on_cpu(const c10::Storage& storage) {
   for (const Alias& alias : aliases_)
     if (alias.device.is_alias_of(storage)) return alias.cpu;
   // mutable_data_ptr() throws what a storage without data was given to say.
-  void* name = uses_values_ ? storage.unsafeGetStorageImpl()->mutable_data_ptr().get() : address_of(storage);
+  void* name = shown_ != Shown::Addresses ? storage.unsafeGetStorageImpl()->mutable_data_ptr().get()
+                                          : address_of(storage);
   Arena* arena = name != nullptr ? machine().arena_of_name(name) : nullptr;
   TORCH_CHECK(
       name == nullptr || arena != nullptr,
       "a tensor of a virtual device whose memory is not the device's, or is that of devices that are gone");
+  if (shown_ == Shown::Shapes) {
+    aliases_.push_back(
+        {storage_over(storage.nbytes(), {nullptr, c10::Device(c10::kMeta)}, *c10::GetAllocator(c10::kMeta)),
+         storage, nullptr});
+    return aliases_.back().cpu;
+  }
   void* work = arena != nullptr ? arena->work_at(name) : nullptr;
   aliases_.push_back(
       {storage_over(storage.nbytes(), {work, c10::Device(c10::kCPU)}, kernel_allocator()), storage, work});
@@ -67,8 +74,9 @@ at::Tensor OperatorCall::to_cpu(const at::Tensor& tensor, bool is_written, bool 
     return operand.cpu;
   }
   order_.push_back(static_cast<int>(operands_.size()));
-  operands_.push_back({tensor_over(storage_on_cpu(tensor.storage()), c10::DispatchKey::CPU, tensor), tensor,
-                       is_written, is_read});
+  const c10::DispatchKey key = shown_ == Shown::Shapes ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
+  operands_.push_back(
+      {tensor_over(storage_on_cpu(tensor.storage()), key, tensor), tensor, is_written, is_read});
   return operands_.back().cpu;
 }
 
@@ -92,14 +100,27 @@ void OperatorCall::to_cpu(c10::IValue& value, bool is_written, bool is_read) {
     value = storage_on_cpu(value.toStorage());
   } else if (value.isDevice() && value.toDevice().type() == kVirtual) {
     device_ = index_of(value.toDevice());
-    value = c10::Device(c10::kCPU);
+    value = c10::Device(shown_ == Shown::Shapes ? c10::kMeta : c10::kCPU);
   } else if (value.isGenerator() && value.toGenerator().device().type() == kVirtual) {
     value = cpu_generator_of(value.toGenerator());
   }
 }
 
+// What a kernel would have allocated.
+void OperatorCall::take_memory(c10::StorageImpl& device, size_t bytes) {
+  c10::DataPtr taken(nullptr, device_at(device_));
+  if (bytes > 0) {
+    Block& block = machine().take(current_clock(device_), bytes, current_purpose());
+    if (Block* before = block_of(device)) block.written = before->written;
+    taken = device_pointer(block);
+  }
+  device.set_data_ptr_noswap(std::move(taken));
+  device.set_nbytes(bytes);
+}
+
 // The bytes that a kernel allocated become device memory without moving.
 void OperatorCall::adopt(c10::StorageImpl& device, c10::StorageImpl& cpu) {
+  if (shown_ == Shown::Shapes) return take_memory(device, cpu.nbytes());
   c10::DataPtr data = cpu.set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
   c10::DataPtr adopted(nullptr, device_at(device_));
   if (Block* block = adopt_kernel_memory(data)) {
@@ -147,7 +168,8 @@ void OperatorCall::to_device(c10::IValue& value) {
 bool OperatorCall::take_over_changes() {
   for (Alias& alias : aliases_) {
     c10::StorageImpl& cpu = *alias.cpu.unsafeGetStorageImpl();
-    if (address_of(alias.cpu) != alias.data) {
+    const bool grew = shown_ == Shown::Shapes && cpu.nbytes() > alias.device.nbytes();
+    if (address_of(alias.cpu) != alias.data || grew) {
       adopt(*alias.device.unsafeGetStorageImpl(), cpu);
     } else if (cpu.nbytes() != alias.device.nbytes()) {
       alias.device.unsafeGetStorageImpl()->set_nbytes(cpu.nbytes());

@@ -9,11 +9,18 @@
 
 namespace zero::virtual_device {
 
-/// For one call on one thread.
+/// What a call's tensors are for its kernel.
+enum class Shown {
+  Values,     // CPU tensors over the device's memory
+  Addresses,  // the same; views of a storage without memory are made without touching it
+  Shapes,     // tensors of LibTorch's device "meta": no memory
+};
+
+/// For one call on one thread. What is said of the CPU's tensors here is said of meta tensors where shapes
+/// are shown.
 class OperatorCall {
  public:
-  /// Without values storages need no memory: views of one that has none are made without touching it.
-  explicit OperatorCall(bool uses_values = true) : uses_values_(uses_values) {}
+  explicit OperatorCall(Shown shown = Shown::Values) : shown_(shown) {}
 
   struct Operand {
     at::Tensor cpu, device;
@@ -53,8 +60,9 @@ class OperatorCall {
   c10::Storage storage_on_cpu(const c10::Storage& storage);
   c10::Storage storage_on_device(const c10::Storage& storage);
   void adopt(c10::StorageImpl& device, c10::StorageImpl& cpu);
+  void take_memory(c10::StorageImpl& device, size_t bytes);
 
-  const bool uses_values_;
+  const Shown shown_;
   int device_ = -1, host_tensors_ = 0;
   bool has_mask_ = false;
   c10::SmallVector<Operand, 6> operands_;  // distinct tensors

@@ -13,6 +13,7 @@
 
 #include "virtual/operator_call.h"
 #include "virtual/runtime.h"
+#include "virtual/shapes.h"
 
 namespace zero::virtual_device {
 namespace {
@@ -48,6 +49,8 @@ struct Operation {
   at::Tensor own_ready, all_ready;    // int64 picoseconds on the host
   std::unique_ptr<Transfer> clocks, data;
   bool is_finished = false;
+  bool has_values = true;  // false: of a device with shapes only; no bytes move
+  bool receives_parts = false;
 
   void abort() noexcept {
     for (Transfer* transfer : {clocks.get(), data.get()})
@@ -135,7 +138,7 @@ class VirtualChannel final : public Channel {
     enqueue(*operation, name, in, out);
     operation->own_ready = at::empty({1}, at::kLong).fill_(operation->ready);
     operation->all_ready = at::empty({ranks_}, at::kLong).fill_(operation->ready);
-    operation->data = begin(*operation);
+    if (operation->has_values) operation->data = begin(*operation);
     const int clock_tag = tag ^ 0x2a5a5a5a;
     operation->clocks = begin_clocks
                             ? begin_clocks(*operation, clock_tag)
@@ -151,18 +154,21 @@ class VirtualChannel final : public Channel {
     owner.wait(clock_, owner.record(current_clock(device_.index())));
     this_thread().last_work = name;
     operation.at = owner.launch(clock_, name);
+    operation.receives_parts = in.defined() && out.defined();
+    operation.has_values =
+        !owner.has_shapes_only() || (in.defined() && has_values(in) && (!out.defined() || takes_values(out)));
     if (in.defined()) {
       const Touch read = touch_of(in);
       owner.require_written(read, operation.at);
       owner.note(read, false, operation.at);
-      operation.host_in = on_host(in);
+      if (operation.has_values) operation.host_in = on_host(in);
       operation.bytes = bytes_of(in);
     }
     if (out.defined()) {
       const Touch written = touch_of(out);
       owner.note(written, true, operation.at);
       owner.note_written(written);
-      operation.host_out = host_like(out);
+      if (operation.has_values) operation.host_out = host_like(out);
       operation.bytes = bytes_of(out);
     }
     operation.ready = owner.ready_time(clock_);
@@ -180,7 +186,7 @@ class VirtualChannel final : public Channel {
 
   void finish(Operation& operation, std::chrono::milliseconds timeout) {
     operation.clocks->wait(timeout);
-    operation.data->wait(timeout);
+    if (operation.data != nullptr) operation.data->wait(timeout);
     const HostWork quiet;
     Machine& owner = machine();
     const std::lock_guard lock(owner.mutex());
@@ -190,7 +196,10 @@ class VirtualChannel final : public Channel {
     last_end_ = begin + operation.takes;
     operation.moment.time = std::max(operation.moment.time, last_end_);
     owner.finish(operation.at, begin, last_end_, operation.bytes);
-    if (operation.out.defined()) {
+    // What a broadcast's receiver has is what was sent, as far as anybody knows.
+    if (owner.has_shapes_only() && operation.out.defined() && operation.receives_parts)
+      note_contents(operation.out, operation.has_values);
+    if (operation.host_out.defined()) {
       OperatorCall call;
       call.to_cpu(operation.out, true, false).view({-1}).copy_(operation.host_out);
     }
@@ -210,9 +219,12 @@ void VirtualTransfer::wait(std::chrono::milliseconds timeout) { channel_.finish(
 
 class VirtualTransport final : public detail::Transport {
  public:
-  explicit VirtualTransport(const detail::TransportOptions& options)
-      : device_(options.device),
-        inner_(detail::make_transport("auto", {options.interface_address, at::kCPU, options.timeout})) {}
+  VirtualTransport(c10::Device device, std::shared_ptr<detail::Transport> inner)
+      : device_(device), inner_(std::move(inner)) {}
+
+  std::optional<std::vector<int>> imagined_hosts(int ranks) const override {
+    return inner_->imagined_hosts(ranks);
+  }
 
   std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
                                    const std::vector<int>& hosts, const std::string& name) override {
@@ -232,9 +244,15 @@ class VirtualTransport final : public detail::Transport {
 }  // namespace
 
 std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options) {
+  return make_virtual_transport(
+      options, detail::make_transport("auto", {options.interface_address, at::kCPU, options.timeout}));
+}
+
+std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options,
+                                                          std::shared_ptr<detail::Transport> inner) {
   TORCH_CHECK(options.device.type() == kVirtual && options.device.has_index(),
               "the virtual transport moves tensors of virtual devices, not of ", options.device);
-  return std::make_shared<VirtualTransport>(options);
+  return std::make_shared<VirtualTransport>(options.device, std::move(inner));
 }
 
 }  // namespace zero::virtual_device

@@ -14,5 +14,8 @@ namespace zero::virtual_device {
 /// down. A rank sends and receives its parts one after the other, over within_host where the whole group is
 /// on one host and over between_hosts elsewhere.
 std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options);
+/// The same; bytes and clocks travel by `inner`, which moves tensors of the host.
+std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options,
+                                                          std::shared_ptr<detail::Transport> inner);
 
 }  // namespace zero::virtual_device

@@ -37,9 +37,10 @@ VirtualDevices::VirtualDevices(const VirtualDeviceOptions& options) {
           "has no figures", "read one with read_description()");
   for (const std::string& glob : options.device_operators)
     require(is_glob(glob), ErrorKind::Config, "device_operators", "\"" + glob + "\" is no pattern of names");
-  install(std::make_unique<Machine>(options.description,
-                                    Machine::Options{options.devices, capacity, options.device_operators,
-                                                     options.checks, options.throw_on_fault, options.trace}));
+  install(std::make_unique<Machine>(
+      options.description,
+      Machine::Options{options.devices, capacity, options.device_operators, options.checks,
+                       options.throw_on_fault, options.trace, options.shapes_only}));
 }
 
 VirtualDevices::~VirtualDevices() { uninstall(); }
@@ -70,12 +71,16 @@ DeviceReport VirtualDevices::report(int index) const {
   report.peak_by_purpose = bytes_by_purpose(arena.peak_by_purpose());
   report.kernels = work.kernels;
   report.copies = work.copies;
+  report.host_reads = work.host_reads;
   report.flops = work.flops;
   report.kernel_bytes = work.kernel_bytes;
   report.copied_bytes = work.copied_bytes;
   report.compute_ns = nanoseconds_of(work.busy[static_cast<size_t>(Engine::Compute)]);
   report.copy_in_ns = nanoseconds_of(work.busy[static_cast<size_t>(Engine::CopyIn)]);
   report.copy_out_ns = nanoseconds_of(work.busy[static_cast<size_t>(Engine::CopyOut)]);
+  const Machine::Overlap overlap = owner.overlap(device(index).index());
+  report.communication_ns = nanoseconds_of(overlap.communication);
+  report.exposed_ns = nanoseconds_of(overlap.exposed);
   return report;
 }
 
@@ -86,6 +91,8 @@ double VirtualDevices::exposed_communication_ns(double begin_ns, double end_ns, 
   return nanoseconds_of(owner.timeline().exposed_communication(device(index).index(), picoseconds(begin_ns),
                                                                picoseconds(end_ns)));
 }
+
+void VirtualDevices::begin_measure() { machine().begin_measure(); }
 
 void VirtualDevices::reset_peaks() {
   Machine& owner = machine();

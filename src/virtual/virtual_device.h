@@ -33,6 +33,10 @@ struct VirtualDeviceOptions {
   bool checks = true;           // without them only host accesses and time are watched
   bool throw_on_fault = false;  // the operator that finds a fault throws Error(Usage); else faults() has them
   bool trace = false;           // keep what trace_events() tells
+  // Kernels compute the shapes of their results and no values: their memory is reserved, costs nothing, and
+  // time passes as always. Small tensors alone keep values, so that what ranks agree on is right; of what is
+  // read of others every element is one (virtual/shapes.h).
+  bool shapes_only = false;
 };
 
 /// Of one device.
@@ -40,8 +44,12 @@ struct DeviceReport {
   int64_t used_bytes = 0, peak_bytes = 0;  // blocks of 512 bytes; temporaries of CPU kernels are "workspace"
   std::map<std::string, int64_t> used_by_purpose, peak_by_purpose;
   int64_t kernels = 0, copies = 0;
+  int64_t host_reads = 0;  // scalars and copies to the host
   double flops = 0, kernel_bytes = 0, copied_bytes = 0;
   double compute_ns = 0, copy_in_ns = 0, copy_out_ns = 0;  // busy
+  // Since begin_measure(), with a trace or shapes only: some collective is under way; of that, no kernel
+  // runs.
+  double communication_ns = 0, exposed_ns = 0;
 };
 
 /// One set at a time in a process. Thread safe, but construction and destruction. Device memory needs no
@@ -77,6 +85,8 @@ class VirtualDevices {
   double exposed_communication_ns(double begin_ns, double end_ns, int index = 0) const;
   /// Peaks count anew from what is in use.
   void reset_peaks();
+  /// The trace, communication_ns and exposed_ns begin anew. Host and devices should be synchronised.
+  void begin_measure();
 
   /// For zero::trace_document(): a process a device, numbered from `first_process` and named `owner` and the
   /// device; a row for each stream and kind of its work; simulated microseconds. Empty without options.trace.
