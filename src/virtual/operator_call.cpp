@@ -110,7 +110,7 @@ void OperatorCall::to_cpu(c10::IValue& value, bool is_written, bool is_read) {
 void OperatorCall::take_memory(c10::StorageImpl& device, size_t bytes) {
   c10::DataPtr taken(nullptr, device_at(device_));
   if (bytes > 0) {
-    Block& block = machine().take(current_clock(device_), bytes, current_purpose());
+    Block& block = machine().take(current_clock(device_), bytes, detail::memory_purpose());
     if (Block* before = block_of(device)) block.written = before->written;
     taken = device_pointer(block);
   }
