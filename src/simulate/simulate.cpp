@@ -47,7 +47,7 @@ Mesh imagined_mesh(const Config& config, const SimulateOptions& options, c10::De
   mesh.axes = {{"pp", config.parallel.pipeline}, {"dp", -1}, {"tp", config.parallel.tensor}};
   mesh.device = device;
   mesh.own_transport = [of_host](const detail::TransportOptions& transport) {
-    return virtual_device::make_virtual_transport(transport, make_imagined_ranks(of_host));
+    return virtual_device::make_virtual_transport_over(make_imagined_ranks(of_host), transport);
   };
   return Mesh::join(rendezvous, mesh);
 }

@@ -161,7 +161,9 @@ void run_on_shapes(const c10::OperatorHandle& op, const std::string& name, torch
 bool has_values(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.device().type() != kVirtual) return true;
   const Block* block = block_of(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-  return block == nullptr || block->has_values;
+  // What was expanded beyond its memory would be computed at its full size.
+  return block == nullptr ||
+         (block->has_values && tensor.nbytes() <= std::max(block->asked_bytes, kAlwaysValuesBytes));
 }
 
 bool have_values(const torch::jit::Stack& stack, size_t base) {

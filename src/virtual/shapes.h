@@ -29,6 +29,7 @@ void run_on_shapes(const c10::OperatorHandle& op, const std::string& name, torch
 
 /// Whether all device tensors of stack[base, end) have values; without any, too.
 bool have_values(const torch::jit::Stack& stack, size_t base);
+/// False also for a view that is expanded far beyond its memory.
 bool has_values(const at::Tensor& tensor);
 /// Whether a tensor will have values once it is written from some.
 bool takes_values(const at::Tensor& tensor);

@@ -244,12 +244,12 @@ class VirtualTransport final : public detail::Transport {
 }  // namespace
 
 std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options) {
-  return make_virtual_transport(
-      options, detail::make_transport("auto", {options.interface_address, at::kCPU, options.timeout}));
+  return make_virtual_transport_over(
+      detail::make_transport("auto", {options.interface_address, at::kCPU, options.timeout}), options);
 }
 
-std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options,
-                                                          std::shared_ptr<detail::Transport> inner) {
+std::shared_ptr<detail::Transport> make_virtual_transport_over(std::shared_ptr<detail::Transport> inner,
+                                                               const detail::TransportOptions& options) {
   TORCH_CHECK(options.device.type() == kVirtual && options.device.has_index(),
               "the virtual transport moves tensors of virtual devices, not of ", options.device);
   return std::make_shared<VirtualTransport>(options.device, std::move(inner));

@@ -15,7 +15,7 @@ namespace zero::virtual_device {
 /// on one host and over between_hosts elsewhere.
 std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options);
 /// The same; bytes and clocks travel by `inner`, which moves tensors of the host.
-std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options,
-                                                          std::shared_ptr<detail::Transport> inner);
+std::shared_ptr<detail::Transport> make_virtual_transport_over(std::shared_ptr<detail::Transport> inner,
+                                                               const detail::TransportOptions& options);
 
 }  // namespace zero::virtual_device
