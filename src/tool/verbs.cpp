@@ -17,6 +17,7 @@ std::span<const Verb> verbs() {
       {"tokenize", "text to a token file", run_tokenize},
       {"plan", "bytes per rank and traffic per step, without any ranks", run_plan},
       {"simulate", "one rank of many, with shapes instead of data: memory, traffic, time", run_simulate},
+      {"pipeline", "schedules of a pipeline: bubble, memory, a drawing", run_pipeline},
       {"train", "train a model; with --ranks N on that many local ranks", run_train, Output::Progress},
       {"eval", "loss and perplexity of a trained model", run_eval},
       {"generate", "text from a trained model", run_generate},

@@ -1,0 +1,1 @@
+zero_test(pipeline USES pipeline base FILES pipeline_schedules)
