@@ -49,9 +49,10 @@ struct Measured {
   int64_t peak;  // of forward
 };
 
-Measured measure(const ModelShape& shape, Dtype dtype) {
+Measured measure(const ModelShape& shape, Dtype dtype, const RecomputePolicy& recompute = {}) {
   use_training_allocator();
   const auto model = make_language_model(shape);
+  model->set_recompute(recompute);
   if (dtype == Dtype::bf16) model->to(torch::kBFloat16);
   const torch::Tensor tokens = torch::randint(kVocabulary, {kBatch, kSequence}, torch::kLong);
   const CpuOperators fast;
@@ -65,6 +66,21 @@ std::vector<ModelShape> shapes_of(int64_t layers) {
   return {gpt2_of(layers), llama_of(layers, 8, /*tied_head=*/false), llama_of(layers, 2, /*tied_head=*/true),
           neox_of(layers, /*parallel=*/true, /*tied_head=*/false),
           neox_of(layers, /*parallel=*/false, /*tied_head=*/true)};
+}
+
+// Of all layers together, blocks and ends.
+TEST(ActivationsOfRecomputedLayers, AreTheirInputs) {
+  for (const ModelShape& shape : shapes_of(6))
+    for (const int64_t every : {1, 2, 4}) {
+      const RecomputePolicy policy{.every = every};
+      const auto planned = activation_bytes(shape, kBatch, kSequence, Dtype::f32, policy);
+      const auto without = activation_bytes(shape, kBatch, kSequence, Dtype::f32);
+      const auto other = measure(shape, Dtype::f32).kept - without.kept;  // the loss's gradients
+      const auto kept = measure(shape, Dtype::f32, policy).kept - other;
+      EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(planned.kept), 1, 0.05) << every;
+      EXPECT_LT(planned.kept, without.kept);
+      EXPECT_GT(planned.again, 0);
+    }
 }
 
 class Activations : public ::testing::TestWithParam<int> {};

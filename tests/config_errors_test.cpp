@@ -202,6 +202,25 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
   EXPECT_EQ(kind_of(R"({"fp16": true})"), ErrorKind::Config);
 }
 
+TEST(ConfigErrors, Recomputation) {
+  const std::string begin = "{\"activation_checkpointing\": {\n", end = "}}";
+  const std::string place = "config error: f:2: activation_checkpointing.";
+  EXPECT_EQ(error_of(begin + "\"recompute\": \"some\"" + end),
+            place +
+                "recompute: expected \"none\", \"all\" or \"auto\" or an integer >= 1, got \"some\"; did you "
+                "mean \"none\"?");
+  EXPECT_EQ(error_of(begin + "\"recompute\": 0" + end),
+            place + "recompute: expected \"none\", \"all\" or \"auto\" or an integer >= 1, got 0");
+  EXPECT_EQ(error_of(begin + "\"memory\": \"1GiB\"" + end),
+            place + "memory: expected null unless recompute is \"auto\", got 1073741824");
+  EXPECT_NE(error_of(begin + "\"recompute\": \"auto\"" + end).find("expected bytes with recompute \"auto\""),
+            std::string::npos);
+  EXPECT_EQ(error_of(begin + "\"cpu_checkpointing\": true" + end),
+            place +
+                "cpu_checkpointing: expected false where nothing is recomputed, got true; set "
+                "activation_checkpointing.recompute");
+}
+
 TEST(ConfigErrors, Contradictions) {
   EXPECT_EQ(error_of("{\"model\": {\"width\": 100,\n\"heads\": 3}}"),
             "config error: f:2: model.heads: expected a divisor of model.width 100, got 3");

@@ -58,6 +58,9 @@ void random_precision_and_zero(Dice& d, Config& c) {
   c.residency.budget_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 123456789});
   c.residency.prefetch_bytes = d.one_of<int64_t>({-1, 0, kAllBytes, 4096});
   c.residency.share = d.flip();
+  c.recompute.every = d.one_of<int64_t>({kRecomputeNone, kRecomputeAll, kRecomputeAuto, 5});
+  if (c.recompute.every == kRecomputeAuto) c.recompute.memory_bytes = d.one_of<int64_t>({0, 4096, kAllBytes});
+  c.recompute.inputs_on_host = c.recompute.every != kRecomputeNone && d.flip();
   c.residency.split_master = d.flip();
   c.residency.group_numel = d.from(1, 1 << 30);
 }

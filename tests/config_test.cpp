@@ -298,6 +298,18 @@ TEST(Config, OffloadHasDeepSpeedsSpellings) {
         << none;
 }
 
+TEST(Config, Recomputation) {
+  const auto policy = [](const std::string& text) {
+    return parse("{\"activation_checkpointing\": {" + text + "}}").recompute;
+  };
+  EXPECT_EQ(policy(""), RecomputePolicy{});
+  EXPECT_EQ(policy("\"recompute\": \"all\", \"cpu_checkpointing\": true"),
+            (RecomputePolicy{.every = 1, .inputs_on_host = true}));
+  EXPECT_EQ(policy("\"recompute\": 3").every, 3);
+  EXPECT_EQ(policy("\"recompute\": \"auto\", \"memory\": \"2MiB\""),
+            (RecomputePolicy{.every = kRecomputeAuto, .memory_bytes = 2 << 20}));
+}
+
 TEST(Config, ExampleFilesAreValid) {
   for (const char* name : {"gpt2-demo.json", "gpt2-zero3.json"}) {
     const Config c = load_config(std::string(ZERO_TEST_DATA) + "/../configs/" + name);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zero/config_sections.h"
+#include "zero/recompute_policy.h"
 
 namespace zero {
 
@@ -39,6 +40,7 @@ struct Config {
   std::vector<std::string> frozen;     // globs, see ParameterGroupConfig: names that are not trained
   std::vector<std::string> trainable;  // globs: if there are any, only these names are trained
   LoraConfig lora;
+  RecomputePolicy recompute;  // activation_checkpointing
   bool cpu_operators = true;  // kernels of our own in place of slow ones of LibTorch's
   ModelConfig model;
   DataConfig data;

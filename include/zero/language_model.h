@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "zero/block_chain.h"
 #include "zero/model_shape.h"
 
 namespace torch::nn {
@@ -93,6 +94,11 @@ class LanguageModel : public torch::nn::Module {
   torch::Tensor last_part_loss(const torch::Tensor& x, const torch::Tensor& targets);
   int64_t block_count();
 
+  /// Which blocks are recomputed in backward: the same bits with less memory and more time. Before the first
+  /// forward.
+  void set_recompute(const RecomputePolicy& policy) { chain_ = BlockChain(policy); }
+  BlockChain& block_chain() { return chain_; }
+
   int64_t vocab_size() const { return vocab_size_; }
   int64_t context_length() const { return context_length_; }
 
@@ -122,6 +128,7 @@ class LanguageModel : public torch::nn::Module {
 
   std::string name_;
   int64_t vocab_size_, context_length_;
+  BlockChain chain_;
 };
 
 /// A model of that shape, initialised from the default generator; may be called inside lazily().

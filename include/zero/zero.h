@@ -1,6 +1,7 @@
 #pragma once
 // The whole public surface. Each header stands alone; including those that are needed compiles faster.
 
+#include "zero/block_chain.h"
 #include "zero/box.h"
 #include "zero/checkpoint.h"
 #include "zero/compute_threads.h"
@@ -27,6 +28,7 @@
 #include "zero/plan.h"
 #include "zero/plan_report.h"
 #include "zero/recompute.h"
+#include "zero/recompute_policy.h"
 #include "zero/sampler.h"
 #include "zero/token_file.h"
 #include "zero/tokenize_files.h"

@@ -150,6 +150,43 @@ Row aio_row() {
               hint("use_gds", boolean(), false, "states pass through the host's memory")});
 }
 
+// "none", "all", "auto", or every so many-th block.
+Format<int64_t> recompute_policy() {
+  Format<int64_t> format =
+      choice<int64_t>({{"none", kRecomputeNone}, {"all", kRecomputeAll}, {"auto", kRecomputeAuto}});
+  format.expected += " or an integer >= 1";
+  format.parse = [word = format.parse, number = integer(1).parse](const Value& value, int64_t& out) {
+    return word(value, out) || number(value, out);
+  };
+  format.print = [word = format.print](const int64_t& every) {
+    const Json name = word(every);
+    return name.is_null() ? Json(every) : name;
+  };
+  return format;
+}
+
+// DeepSpeed's section, in which the model's code says what is recomputed; of our models the key recompute
+// does.
+Row activation_checkpointing_row() {
+  const std::vector<Json> no{false};
+  return section<Config>(
+      "activation_checkpointing",
+      {field("recompute", ZERO_AT(recompute.every), recompute_policy(),
+             "blocks whose activations are computed again in backward, with the same bits; k: every k-th "
+             "block; "
+             "auto: what takes the least time in memory, from the first step's measures"),
+       field("memory", ZERO_AT(recompute.memory_bytes), bytes(),
+             "auto: what a rank's blocks may keep of a micro-batch"),
+       field("cpu_checkpointing", ZERO_AT(recompute.inputs_on_host), boolean(),
+             "inputs of recomputed blocks on a device wait in memory of the host"),
+       off("partition_activations", no, "a recomputed block's input is whole on every rank"),
+       off("contiguous_memory_optimization", no, "the allocator leaves no gaps that this would close"),
+       hint<std::optional<int64_t>>("number_checkpoints", nullable(integer(1)), std::nullopt,
+                                    "the size of a buffer that is not needed"),
+       hint("synchronize_checkpoint_boundary", boolean(), false, "kernels are ordered by their streams"),
+       hint("profile", boolean(), false, "a trace shows every unit (zero train --trace)")});
+}
+
 Row parameter_groups_row() {
   using Group = ParameterGroupConfig;
   std::vector<Key<Group>> rows{
@@ -173,6 +210,7 @@ Rows own_rows() {
           residency_row(),
           offload_row(),
           aio_row(),
+          activation_checkpointing_row(),
           field("cpu_operators", ZERO_AT(cpu_operators), boolean(),
                 "on CPU, kernels of our own for attention, GELU and products of bf16, the same to rounding; "
                 "false: LibTorch's"),

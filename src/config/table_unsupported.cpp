@@ -14,15 +14,6 @@ Row off_monitor(std::string name, std::vector<std::string> others, std::string d
   return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc), true});
 }
 
-Row activation_checkpointing_row() {
-  const std::vector<Json> no{false};
-  return section<Config>(
-      "activation_checkpointing",
-      {off("partition_activations", no, ""), off("cpu_checkpointing", no, ""),
-       off("contiguous_memory_optimization", no, ""), off("number_checkpoints", {nullptr}, ""),
-       off("synchronize_checkpoint_boundary", no, ""), off("profile", no, "")});
-}
-
 Row pipeline_row() {
   return section<Config>(
       "pipeline", {off("stages", {"auto", 1}, "no pipeline parallelism"), off("partition", {"best"}, ""),
@@ -111,8 +102,7 @@ Rows method_rows() {
 
 Rows unsupported_rows() {
   Rows rows;
-  for (Rows part : {precision_rows(), Rows{activation_checkpointing_row()}, parallelism_rows(), method_rows(),
-                    monitor_rows()}) {
+  for (Rows part : {precision_rows(), parallelism_rows(), method_rows(), monitor_rows()}) {
     for (Row& row : part) rows.push_back(std::move(row));
   }
   return rows;

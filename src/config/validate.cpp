@@ -81,6 +81,18 @@ void check_lora(const Config& c, Checks& checks) {
                 "null with frozen or trainable: adapters alone are trained", to_string(c.lora.rank));
 }
 
+void check_recompute(const Config& c, Checks& checks) {
+  const RecomputePolicy& r = c.recompute;
+  const bool is_auto = r.every == kRecomputeAuto;
+  checks.expect(!is_auto || r.memory_bytes >= 0, "activation_checkpointing.memory",
+                "bytes with recompute \"auto\"", "null",
+                "say what the blocks may keep, or recompute \"all\"");
+  checks.expect(is_auto || r.memory_bytes < 0, "activation_checkpointing.memory",
+                "null unless recompute is \"auto\"", to_string(r.memory_bytes));
+  checks.expect(!r.inputs_on_host || r.every != kRecomputeNone, "activation_checkpointing.cpu_checkpointing",
+                "false where nothing is recomputed", "true", "set activation_checkpointing.recompute");
+}
+
 void check_precision(const Config& c, Checks& checks) {
   if (!c.precision.param_dtype) return;
   const Dtype dtype = *c.precision.param_dtype;
@@ -174,6 +186,7 @@ void validate(const Config& config, Problems& problems) {
   check_model_and_data(config, checks);
   check_offload(config, checks);
   check_lora(config, checks);
+  check_recompute(config, checks);
   check_precision(config, checks);
   check_optimizer(config, checks);
   check_schedule(config, checks);

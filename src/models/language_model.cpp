@@ -79,8 +79,9 @@ torch::Tensor LanguageModel::run_blocks(torch::Tensor x, int64_t first, int64_t 
           "there are no blocks " + std::to_string(first) + " to " + std::to_string(last) + " of " +
               std::to_string(block_count()));
   const BlockContext context{.cache = cache, .rotation = rotation(x, cache ? cache->length() : 0)};
-  for (int64_t layer = first; layer < last; ++layer) x = apply_block(x, context, layer);
-  return x;
+  return chain_.run(std::move(x), first, last, [this, context](const torch::Tensor& in, int64_t layer) {
+    return apply_block(in, context, layer);
+  });
 }
 
 // The only place that runs a block.

@@ -1,6 +1,7 @@
 #include "zero/activations.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "zero/error.h"
@@ -39,6 +40,23 @@ double layer_of(const LlamaShape& s, const Batch& b) {
   return 2 * (norm_of(s, b) + static_cast<double>(s.width) * b.e) + (attention + mlp) * b.e;
 }
 
+// What all layers keep beside the first one's input, and what one of them makes again, of all tokens.
+struct Layers {
+  double kept, again;
+};
+template <class Shape>
+Layers layers_of(const Shape& s, const Batch& b, const RecomputePolicy& recompute) {
+  const double input = b.tokens * static_cast<double>(s.width) * b.e, whole = b.tokens * layer_of(s, b);
+  const auto count = static_cast<double>(s.layers), all = count * whole - input;
+  if (recompute.every == kRecomputeNone) return {.kept = all, .again = 0};
+  if (recompute.every == kRecomputeAuto) {
+    const auto allowed = static_cast<double>(recompute.memory_bytes);
+    return {.kept = std::min(all, allowed), .again = 0};
+  }
+  const auto every = static_cast<double>(recompute.every), some = std::ceil(count / every);
+  return {.kept = all - some * (whole - input), .again = whole - input};
+}
+
 // Between the last layer and the head, and the embedding's dropout.
 double ends_of(const Gpt2Shape& s, const Batch& b) {
   return static_cast<double>(s.width) * b.e * (s.dropout > 0 ? 2 : 1);
@@ -67,7 +85,8 @@ int64_t counted(double bytes) {
 
 }  // namespace
 
-ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t sequence, Dtype dtype) {
+ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t sequence, Dtype dtype,
+                                 const RecomputePolicy& recompute) {
   require(batch >= 1 && sequence >= 1, ErrorKind::Config, "micro-batch",
           "expected at least one sequence of one token, got " + std::to_string(batch) + " of " +
               std::to_string(sequence));
@@ -77,8 +96,11 @@ ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t
   return std::visit(
       [&](const auto& s) {
         s.check();
-        const double kept = b.tokens * (static_cast<double>(s.layers) * layer_of(s, b) + ends_of(s, b));
-        return ActivationBytes{.kept = counted(kept), .loss = counted(loss_of(s, b))};
+        const Layers layers = layers_of(s, b, recompute);
+        const double input = static_cast<double>(s.width) * b.e;
+        return ActivationBytes{.kept = counted(layers.kept + b.tokens * (input + ends_of(s, b))),
+                               .loss = counted(loss_of(s, b)),
+                               .again = counted(layers.again)};
       },
       shape);
 }
@@ -88,7 +110,8 @@ int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
   const int64_t of_backward = rank.gradient_bytes + rank.largest_gradient_bytes;
   const int64_t sums_so_far = plan.accumulation_steps > 1 ? rank.gradient_bytes : 0;
   return rank.total_bytes() - of_backward +
-         std::max(of_backward, sums_so_far + activations.kept + activations.loss);
+         std::max(of_backward,
+                  sums_so_far + activations.kept + std::max(activations.loss, activations.again));
 }
 
 }  // namespace zero

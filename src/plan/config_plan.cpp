@@ -57,8 +57,8 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
         placements_for(stage).optimizer == Placement::Shard ? config.parallel.shard_group_ranks : 0;
     plan.stages[stage] = make_plan(model, options, places, optimizer);
   }
-  plan.activations =
-      activation_bytes(shape_of(config), config.train_micro_batch_size, config.data.sequence_length, dtype);
+  plan.activations = activation_bytes(shape_of(config), config.train_micro_batch_size,
+                                      config.data.sequence_length, dtype, config.recompute);
   const CheckpointConfig& saving = config.checkpoint;
   for (size_t stage = 0; saving.async && saving.interval_steps > 0 && stage < kStages; ++stage)
     plan.save_copy_bytes[stage] = save_copy_bytes(plan.stages[stage], saving.trainable_only);

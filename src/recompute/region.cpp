@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "base/shape_text.h"
 #include "recompute/host_inputs.h"
 #include "recompute/saved_tensor_hooks.h"
+#include "seam/storage_access.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -65,6 +67,12 @@ at::Tensor without_graph(const at::Tensor& tensor) {
   return tensor.detach();
 }
 
+// A leaf that needs a gradient, or a view of one.
+bool is_parameter(const at::Tensor& tensor) {
+  const at::TensorBase& leaf = tensor.is_view() ? tensor._base() : tensor;
+  return leaf.is_leaf() && leaf.requires_grad();
+}
+
 std::string text_of(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device) {
   return std::string(c10::toString(dtype)) + " " + shape_text({sizes.data(), sizes.size()}) + " on " +
          device.str();
@@ -100,7 +108,7 @@ void Region::let_go(const std::shared_ptr<Slot>& slot, const at::Tensor& tensor)
   slot->sizes = tensor.sizes().vec();
   slot->dtype = tensor.scalar_type();
   slot->device = tensor.device();
-  if (tensor.is_leaf() && tensor.requires_grad()) slot->parameter_version = tensor._version();
+  if (is_parameter(tensor)) slot->parameter_version = tensor._version();
   slots_.push_back(slot);
 }
 
@@ -161,6 +169,21 @@ std::vector<at::Tensor> Region::inputs_again() const {
   return inputs;
 }
 
+int64_t Region::bytes_brought_back(const std::vector<at::Tensor>& inputs) const {
+  std::unordered_set<const c10::StorageImpl*> counted;
+  const auto is_new = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.has_storage() && tag_of(tensor) == nullptr &&
+           counted.insert(tensor.storage().unsafeGetStorageImpl()).second;
+  };
+  for (const at::Tensor& input : inputs) is_new(input);
+  int64_t bytes = 0;
+  for (const std::weak_ptr<Slot>& held : slots_)
+    if (const std::shared_ptr<Slot> slot = held.lock())
+      if (slot->parameter_version < 0 && is_new(slot->value))
+        bytes += static_cast<int64_t>(slot->value.storage().nbytes());
+  return bytes;
+}
+
 void Region::repeat() {
   const std::vector<at::Tensor> inputs = inputs_again();
   const ForwardState::Scope as_then(state_);
@@ -173,6 +196,7 @@ void Region::repeat() {
     fn_(inputs);
   } catch (const EndOfRepetition& end) {
     if (end.region != this) throw;
+    if (observer_) observer_(bytes_brought_back(inputs));
     return;
   } catch (const Error&) {
     throw;

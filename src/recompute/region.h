@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "recompute/forward_state.h"
@@ -24,7 +25,7 @@ struct Slot {
   std::vector<int64_t> sizes;
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  int64_t parameter_version = -1;  // of a leaf that needs a gradient
+  int64_t parameter_version = -1;  // of a leaf that needs a gradient, or a view of one
   // Between the repeated forward and its use.
   at::Tensor value;
   int64_t value_version = 0;
@@ -34,6 +35,10 @@ struct Slot {
 class Region : public std::enable_shared_from_this<Region> {
  public:
   Region(TensorsFunction fn, const std::vector<at::Tensor>& inputs, const RecomputeOptions& options);
+
+  /// `observer` is told, after every repetition, the bytes of what it brought back beside inputs and
+  /// parameters.
+  void observe(std::function<void(int64_t bytes)> observer) { observer_ = std::move(observer); }
 
   /// The forward. Once.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs);
@@ -56,6 +61,7 @@ class Region : public std::enable_shared_from_this<Region> {
   };
 
   void repeat();
+  int64_t bytes_brought_back(const std::vector<at::Tensor>& inputs) const;
   std::vector<at::Tensor> inputs_again() const;
   int64_t last_needed() const;
   void require_same(const Slot& slot, const at::Tensor& tensor) const;
@@ -67,6 +73,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<std::weak_ptr<Slot>> slots_;
   int64_t next_ = 0, last_needed_ = -1;  // of slots_, in a repetition
   std::mutex mutex_;
+  std::function<void(int64_t bytes)> observer_;
 };
 
 }  // namespace zero::detail

@@ -146,7 +146,7 @@ double without_tensors(const BaseMemory& base, const CpuAllocatorStats& tensors)
 int64_t planned_bytes(const Plan& plan, const BenchModel& model, const BenchArguments& arguments) {
   const Dtype dtype = arguments.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
   const ActivationBytes activations =
-      activation_bytes(model.shape, arguments.batch, arguments.sequence, dtype);
+      activation_bytes(model.shape, arguments.batch, arguments.sequence, dtype, recompute_of(arguments));
   return peak_bytes(plan, activations) + plan.rank.common_bytes;
 }
 
@@ -173,17 +173,21 @@ std::vector<double> from_all(const Mesh& mesh, double value) {
 
 /// "alone_s", "libtorch_s", "stage_0_s"
 std::string field_of(const std::string& beside) {
-  const bool is_word = beside == kAlone || beside == kOnLibTorch || beside == kInMemory;
+  const bool is_word =
+      beside == kAlone || beside == kOnLibTorch || beside == kInMemory || beside == kKeepingAll;
   return (is_word ? beside : "stage_" + beside) + "_s";
 }
 std::string said_of(const std::string& beside) {
   if (beside == kInMemory) return "the same with all states in memory";
   if (beside == kOnLibTorch) return "the same on LibTorch's operators";
+  if (beside == kKeepingAll) return "the same with nothing recomputed";
   return beside == kAlone ? "forward and backward alone" : "stage " + beside;
 }
 
-void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& step, const Timings& timings,
+void report(const BenchArguments& arguments, const Mesh& mesh,
+            const std::vector<std::unique_ptr<BenchStep>>& turns, const Timings& timings,
             const BaseMemory& base_memory) {
+  const BenchStep& step = *turns[0];
   std::vector<double> losses = timings.losses;
   for (double& loss : losses) {
     at::Tensor sum = at::tensor(loss, at::kDouble).view({1});
@@ -220,7 +224,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
                          {"batch", arguments.batch},
                          {"seq", arguments.sequence},
                          {"dtype", arguments.dtype},
-                         {"ckpt", 0},
+                         {"ckpt", arguments.recompute == "all" ? 1 : 0},
+                         {"recompute", arguments.recompute},
                          {"grad_accum", arguments.accumulation},
                          {"steps", arguments.steps}};
   put_seconds(record, "step_s", timings.seconds[0], arguments.warmup);
@@ -236,8 +241,13 @@ void report(const BenchArguments& arguments, const Mesh& mesh, const BenchStep& 
   record["tensor_peak_mib"] = std::llround(mebibytes_of(tensors.peak_bytes));  // rank 0's
   record["tensor_span_mib"] = std::llround(mebibytes_of(tensors.span_bytes));
   record["process_mib"] = process[0];
-  for (size_t i = 0; i < arguments.beside.size(); ++i)
+  record["kept_mib"] = rounded(mebibytes_of(turns[0]->kept_bytes()), 1);  // rank 0's
+  if (!turns[0]->chosen().empty()) record["chosen"] = turns[0]->chosen();
+  for (size_t i = 0; i < arguments.beside.size(); ++i) {
+    if (arguments.beside[i] == kKeepingAll)
+      record["kept_all_mib"] = rounded(mebibytes_of(turns[1 + i]->kept_bytes()), 1);
     put_seconds(record, field_of(arguments.beside[i]), timings.seconds[1 + i], arguments.warmup);
+  }
   if (const Engine* const engine = step.engine()) {
     record["plan_mib"] = std::llround(mebibytes_of(planned_bytes(engine->plan(), step.model(), arguments)));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
@@ -275,11 +285,11 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
                           .own_mib = mebibytes("/proc/self/status", "RssAnon:")};
     at::manual_seed(arguments.seed);
     std::vector<std::unique_ptr<BenchStep>> turns;
-    turns.push_back(
-        make_bench_step(arguments.alone ? kAlone : std::to_string(arguments.stage), arguments, mesh));
+    turns.push_back(make_bench_step(arguments.alone ? kAlone : std::to_string(arguments.stage), arguments,
+                                    mesh, recompute_of(arguments)));
     for (const std::string& what : arguments.beside) turns.push_back(make_bench_step(what, arguments, mesh));
     const Timings timings = time_steps(arguments, mesh, turns);
-    report(arguments, mesh, *turns[0], timings, base);
+    report(arguments, mesh, turns, timings, base);
     if (!arguments.trace.empty()) write_trace(mesh, arguments.trace);
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());
@@ -341,11 +351,10 @@ int run_bench(int argc, char** argv) {
   step->add_option(
           "--beside", arguments.beside,
           "after every step, time another one in turn: alone (forward and backward only), libtorch (the same "
-          "stage on LibTorch's operators), memory (the same stage with all states in memory) or a stage; "
-          "more "
-          "memory, but one run")
+          "stage on LibTorch's operators), memory (the same stage with all states in memory), kept (with "
+          "nothing recomputed) or a stage; more memory, but one run")
       ->delimiter(',')
-      ->check(CLI::IsMember({kAlone, kOnLibTorch, kInMemory, "0", "1", "2", "3"}))
+      ->check(CLI::IsMember({kAlone, kOnLibTorch, kInMemory, kKeepingAll, "0", "1", "2", "3"}))
       ->excludes("--alone");
   step->add_option("--offload", arguments.offload, "where masters and optimizer states are between steps")
       ->check(CLI::IsMember({"none", "host", "disk"}))
@@ -354,6 +363,12 @@ int run_bench(int argc, char** argv) {
   step->add_option("--path", arguments.disk_path, "directory on a disk, for --offload disk")
       ->default_val(".")
       ->capture_default_str();
+  step->add_option("--recompute", arguments.recompute,
+                   "blocks that are computed again in backward; auto: as few as --recompute-memory allows")
+      ->check(CLI::IsMember({"none", "all", "auto"}))
+      ->capture_default_str();
+  step->add_option("--recompute-memory", arguments.memory_bytes, "bytes that the blocks of a rank may keep")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
   step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
   step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");
@@ -365,6 +380,7 @@ int run_bench(int argc, char** argv) {
   require(std::set(arguments.beside.begin(), arguments.beside.end()).size() == arguments.beside.size(),
           ErrorKind::Config, "--beside", "each may be named once");
 
+  recompute_of(arguments);
   require(arguments.operators == kOnLibTorch || CpuOperators::exist(), ErrorKind::Unsupported, "--operators",
           "zero was built without operators of its own", "build it with ZERO_CPU_OPERATORS=ON");
 

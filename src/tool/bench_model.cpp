@@ -69,12 +69,15 @@ struct PlainGpt2 : nn::Module {
 
   Tensor loss(const Tensor& tokens, const Tensor& targets) {
     Tensor x = wte(tokens) + wpe(at::arange(tokens.size(1), tokens.options()));
-    for (const auto& block : *blocks) x = block->as<PlainBlockImpl>()->forward(x);
+    x = chain.run(x, 0, std::ssize(*blocks), [this](const Tensor& in, int64_t i) {
+      return blocks[i]->as<PlainBlockImpl>()->forward(in);
+    });
     Tensor logits = F::linear(ln_f(x), wte->weight);
     return F::cross_entropy(logits.to(at::kFloat).view({-1, vocabulary}), targets.reshape({-1}));
   }
 
   int64_t vocabulary;
+  BlockChain chain;
   nn::Embedding wte{nullptr}, wpe{nullptr};
   nn::ModuleList blocks;
   nn::LayerNorm ln_f{nullptr};
@@ -82,7 +85,8 @@ struct PlainGpt2 : nn::Module {
 
 }  // namespace
 
-BenchModel make_bench_model(const std::string& name, bool plain, int64_t context) {
+BenchModel make_bench_model(const std::string& name, bool plain, int64_t context,
+                            const RecomputePolicy& recompute) {
   Gpt2Shape shape = name == "tiny" ? Gpt2Shape{.layers = 2, .width = 128, .heads = 4} : gpt2_shape(name);
   shape.context_length = context;
   shape.dropout = 0;
@@ -91,12 +95,16 @@ BenchModel make_bench_model(const std::string& name, bool plain, int64_t context
   if (plain) {
     auto gpt2 = lazily([&] { return std::make_shared<PlainGpt2>(shape); });
     model.loss = [gpt2](const Tensor& tokens, const Tensor& targets) { return gpt2->loss(tokens, targets); };
+    gpt2->chain = BlockChain(recompute);
+    model.chain = &gpt2->chain;
     model.module = gpt2;
   } else {
     Gpt2 gpt2 = lazily([&] { return Gpt2(shape); });
     model.loss = [gpt2](const Tensor& tokens, const Tensor& targets) mutable {
       return gpt2->loss(tokens, targets);
     };
+    gpt2->set_recompute(recompute);
+    model.chain = &gpt2->block_chain();
     model.module = gpt2.ptr();
   }
   for (const Tensor& parameter : model.module->parameters()) model.parameters += parameter.numel();

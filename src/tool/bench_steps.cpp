@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "zero/cpu_allocator.h"
 #include "zero/cpu_operators.h"
 #include "zero/engine.h"
+#include "zero/error.h"
 #include "zero/lazy.h"
 #include "zero/mesh.h"
 
@@ -28,7 +30,7 @@ class Alone : public BenchStep {
     if (ours_) fast.emplace();
     double loss = 0;
     for (const Micro& micro : micros) {
-      at::Tensor value = model_.loss(micro.tokens, micro.targets);
+      at::Tensor value = forward([&] { return model_.loss(micro.tokens, micro.targets); });
       torch::autograd::backward({value}, {});
       for (at::Tensor& parameter : model_.module->parameters()) parameter.mutable_grad().reset();
       loss += value.item<double>();
@@ -50,11 +52,13 @@ class Trained : public BenchStep {
   double run(const std::vector<Micro>& micros) override {
     double loss = 0;
     for (const Micro& micro : micros) {
-      at::Tensor value = engine_.forward([&] { return model_.loss(micro.tokens, micro.targets); });
+      at::Tensor value =
+          forward([&] { return engine_.forward([&] { return model_.loss(micro.tokens, micro.targets); }); });
       engine_.backward(value);
       loss += value.item<double>();
     }
     engine_.step();
+    choose_recomputation(engine_.mesh());
     return loss / static_cast<double>(micros.size());
   }
 
@@ -82,14 +86,38 @@ void set_offload(EngineOptions& options, const BenchArguments& arguments) {
   options.offload.path = arguments.disk_path;
 }
 
+at::Tensor BenchStep::forward(const std::function<at::Tensor()>& loss) {
+  const int64_t before = cpu_allocator_stats().used_bytes;
+  at::Tensor value = loss();
+  kept_bytes_ = std::max(kept_bytes_, cpu_allocator_stats().used_bytes - before);
+  return value;
+}
+
+void BenchStep::choose_recomputation(const Mesh& mesh) {
+  if (model_.chain == nullptr || !model_.chain->must_choose()) return;
+  chosen_ = model_.chain->choose(mesh);
+  kept_bytes_ = 0;
+}
+
+RecomputePolicy recompute_of(const BenchArguments& arguments) {
+  const bool is_auto = arguments.recompute == "auto";
+  require(
+      is_auto == (arguments.memory_bytes >= 0), ErrorKind::Config, "--recompute-memory",
+      is_auto ? "--recompute auto needs the bytes that blocks may keep" : "only --recompute auto has one");
+  const int64_t every = arguments.recompute == "all" ? kRecomputeAll : kRecomputeNone;
+  return {.every = is_auto ? kRecomputeAuto : every, .memory_bytes = arguments.memory_bytes};
+}
+
 std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchArguments& arguments,
-                                           const Mesh& mesh) {
+                                           const Mesh& mesh, const RecomputePolicy& recompute) {
   const auto dtype = arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
-  BenchModel model = make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence));
+  BenchModel model =
+      make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence), recompute);
   const bool ours = arguments.operators == kOurs && what != kOnLibTorch;
   if (what == kAlone) return std::make_unique<Alone>(std::move(model), dtype, ours && !arguments.plain);
-  const int stage = what == kOnLibTorch || what == kInMemory ? arguments.stage : std::stoi(what);
-  EngineOptions options = options_of(arguments, stage, ours, dtype);
+  const bool is_own_stage = what == kOnLibTorch || what == kInMemory || what == kKeepingAll;
+  EngineOptions options =
+      options_of(arguments, is_own_stage ? arguments.stage : std::stoi(what), ours, dtype);
   if (what != kInMemory) set_offload(options, arguments);
   return std::make_unique<Trained>(std::move(model), options, mesh);
 }

@@ -4,12 +4,14 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bench_model.h"
 #include "zero/engine_options.h"
+#include "zero/recompute_policy.h"
 
 namespace zero {
 class Engine;
@@ -24,6 +26,8 @@ inline constexpr const char* kAlone = "alone";
 inline constexpr const char* kOnLibTorch = "libtorch";
 /// The step's own stage, with all states in memory.
 inline constexpr const char* kInMemory = "memory";
+/// The step's own stage, with nothing recomputed.
+inline constexpr const char* kKeepingAll = "kept";
 /// Whose operators the engine computes with.
 inline constexpr const char* kOurs = "ours";
 
@@ -31,9 +35,11 @@ struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto", operators, trace, offload = "none", disk_path;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
+  std::string recompute = "none";  // or "all" or "auto"; of the first turn, not of those beside it
+  int64_t memory_bytes = -1;       // auto: what the blocks may keep
   bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
        bind = false;
-  std::vector<std::string> beside;  // kAlone, kOnLibTorch, kInMemory or stages, each once
+  std::vector<std::string> beside;  // kAlone, kOnLibTorch, kInMemory, kKeepingAll or stages, each once
   uint64_t seed = 1234;
 };
 
@@ -55,16 +61,29 @@ class BenchStep {
   virtual const Engine* engine() const { return nullptr; }
 
   const BenchModel& model() const { return model_; }
+  /// What an automatic recomputation has chosen; "" before, and where there is none.
+  const std::string& chosen() const { return chosen_; }
+  /// Bytes of tensors that the last forward left, of all micro-batches the most; 0 without our allocator.
+  int64_t kept_bytes() const { return kept_bytes_; }
 
  protected:
+  at::Tensor forward(const std::function<at::Tensor()>& loss);
+  void choose_recomputation(const Mesh& mesh);
+
   BenchModel model_;
+  std::string chosen_;
+  int64_t kept_bytes_ = 0;
 };
 
 /// The tiers and the rest that --offload asks for.
 void set_offload(EngineOptions& options, const BenchArguments& arguments);
 
-/// `what` is kAlone, kOnLibTorch, kInMemory or a stage. All ranks of the mesh call together.
+/// `what` is kAlone, kOnLibTorch, kInMemory, kKeepingAll or a stage; `recompute` is that of its blocks. All
+/// ranks of the mesh call together.
 std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchArguments& arguments,
-                                           const Mesh& mesh);
+                                           const Mesh& mesh, const RecomputePolicy& recompute = {});
+
+/// Throws Config for memory without auto, or auto without memory.
+RecomputePolicy recompute_of(const BenchArguments& arguments);
 
 }  // namespace zero::tool

@@ -66,6 +66,7 @@ std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
   // On a tape of their own: where the model's values come from files, only the adapters' are drawn.
   lazily([&] { return add_adapters(*model, config.lora); });
   freeze(*model, config);
+  model->set_recompute(config.recompute);
   return model;
 }
 
@@ -363,6 +364,7 @@ TrainResult Trainer::run() {
   if (evaluation_due_ && data_.eval) evaluate_now();
   while (step_ < config_.run.steps && result_.signal == 0) {
     record(step());
+    if (model_->block_chain().must_choose()) progress_->note(model_->block_chain().choose(mesh_));
     finish_step();
   }
   finish_save(/*wait=*/true);
