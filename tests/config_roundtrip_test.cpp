@@ -91,9 +91,22 @@ void random_scheduler(Dice& d, Config& c) {
   using Type = SchedulerConfig::Type;
   SchedulerConfig& s = c.scheduler;
   s.type = d.one_of({Type::Constant, Type::Linear, Type::Cosine, Type::WarmupLr, Type::WarmupDecayLr,
-                     Type::WarmupCosineLr, Type::OneCycle, Type::LrRangeTest});
-  const bool decays = s.type == Type::Linear || s.type == Type::Cosine;
-  if (decays || s.type == Type::Constant) s.warmup_steps = d.from(0, 9);
+                     Type::WarmupCosineLr, Type::OneCycle, Type::LrRangeTest, Type::Polynomial,
+                     Type::InverseSqrt, Type::CosineRestarts, Type::WarmupStableDecay});
+  const bool decays = s.type == Type::Linear || s.type == Type::Cosine || s.type == Type::Polynomial ||
+                      s.type == Type::CosineRestarts || s.type == Type::WarmupStableDecay;
+  if (decays || s.type == Type::Constant || s.type == Type::InverseSqrt) s.warmup_steps = d.from(0, 9);
+  if (s.type == Type::Polynomial) s.power = 0.5 + d.unit();
+  if (s.type == Type::InverseSqrt) s.timescale = d.from(0, 100);
+  if (s.type == Type::CosineRestarts) {
+    s.cycles = d.from(1, 5);
+    s.cycle_growth = 1 + d.unit();
+  }
+  if (s.type == Type::WarmupStableDecay) {
+    s.decay_steps = d.from(0, 1);
+    s.decay_shape = d.one_of(
+        {SchedulerConfig::Decay::Linear, SchedulerConfig::Decay::Sqrt, SchedulerConfig::Decay::Cosine});
+  }
   if (decays) {
     s.total_steps = d.one_of<int64_t>({0, 10, 5000});
     s.min_lr_ratio = d.unit();

@@ -141,9 +141,31 @@ TEST(ScheduleOf, EveryType) {
   const auto range =
       std::get<LrRangeTest>(spec(R"({"type": "LRRangeTest", "params": {"lr_range_test_step_size": 11}})"));
   EXPECT_EQ(range.lr_range_test_step_size, 11);
+  const auto polynomial =
+      std::get<PolynomialLr>(spec(R"({"type": "Polynomial", "params": {"power": 2, "total_steps": 40}})"));
+  EXPECT_EQ(polynomial.power, 2);
+  EXPECT_EQ(polynomial.total_steps, 40);
+  const auto inverse = std::get<InverseSqrtLr>(
+      spec(R"({"type": "InverseSqrt", "params": {"warmup_steps": 8, "timescale": 100}})"));
+  EXPECT_EQ(inverse.warmup_steps, 8);
+  EXPECT_EQ(inverse.timescale, 100);
+  const auto restarts = std::get<CosineRestartsLr>(
+      spec(R"({"type": "CosineRestarts", "params": {"cycles": 3, "cycle_growth": 2}})"));
+  EXPECT_EQ(restarts.cycles, 3);
+  EXPECT_EQ(restarts.cycle_growth, 2);
+  const auto stable = std::get<WarmupStableDecayLr>(spec(
+      R"({"type": "WarmupStableDecay", "params": {"warmup_steps": 5, "min_lr_ratio": 0.1, "decay_shape": "linear"}})"));
+  EXPECT_EQ(stable.decay_steps, 5);  // a tenth of run.steps
+  EXPECT_EQ(stable.total_steps, 50);
+  EXPECT_EQ(stable.min_ratio, 0.1);
+  EXPECT_EQ(stable.decay_shape, DecayShape::Linear);
 }
 
 TEST(ScheduleOf, ErrorsSayWhereItStands) {
+  EXPECT_ERROR(
+      schedule_of(config_of(
+          R"("scheduler": {"type": "WarmupStableDecay", "params": {"decay_steps": 9}}, "run": {"steps": 5})")),
+      Config, "scheduler.params.decay_steps: expected at most total_steps - warmup_steps 5");
   EXPECT_ERROR(schedule_of(config_of(
                    R"("scheduler": {"type": "Linear", "params": {"warmup_steps": 5}}, "run": {"steps": 5})")),
                Config, "f:1: scheduler.params.warmup_steps: expected less than total_steps 5");

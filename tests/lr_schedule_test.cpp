@@ -115,7 +115,62 @@ TEST(LrSchedule, CosineMeetsItsCorners) {
   for (int64_t k = 4; k < 16; ++k) EXPECT_GT(schedule.lr_at(k, 2), schedule.lr_at(k + 1, 2));
 }
 
+TEST(LrSchedule, PolynomialOfPowerOneIsLinear) {
+  const LrSchedule one(PolynomialLr{.warmup_steps = 4, .total_steps = 14, .min_ratio = 0.1});
+  const LrSchedule linear(LinearLr{.warmup_steps = 4, .total_steps = 14, .min_ratio = 0.1});
+  for (int64_t k = 0; k < 20; ++k) EXPECT_DOUBLE_EQ(one.lr_at(k, 3), linear.lr_at(k, 3)) << k;
+  const LrSchedule square(PolynomialLr{.total_steps = 10, .power = 2});
+  EXPECT_DOUBLE_EQ(square.lr_at(0, 1), 1);
+  EXPECT_DOUBLE_EQ(square.lr_at(5, 1), 0.25);
+  EXPECT_DOUBLE_EQ(square.lr_at(9, 1), 0.01);
+  EXPECT_EQ(square.lr_at(10, 1), 0);
+}
+
+TEST(LrSchedule, InverseSqrtHalvesAfterThreeTimescales) {
+  const LrSchedule schedule(InverseSqrtLr{.warmup_steps = 100});
+  EXPECT_DOUBLE_EQ(schedule.lr_at(49, 1), 50.0 / 101);
+  EXPECT_DOUBLE_EQ(schedule.lr_at(100, 1), 1);
+  EXPECT_DOUBLE_EQ(schedule.lr_at(400, 1), 0.5);  // sqrt(warmup / step), as in the paper
+  EXPECT_DOUBLE_EQ(schedule.lr_at(10'000, 1), 0.1);
+  EXPECT_DOUBLE_EQ(LrSchedule(InverseSqrtLr{}).lr_at(30'000, 1), 0.5);
+  EXPECT_DOUBLE_EQ(LrSchedule(InverseSqrtLr{.warmup_steps = 10, .timescale = 50}).lr_at(160, 1), 0.5);
+}
+
+TEST(LrSchedule, CosineRestartsAtTheirPlaces) {
+  const LrSchedule plain(CosineLr{.warmup_steps = 2, .total_steps = 12, .min_ratio = 0.2});
+  const LrSchedule one(CosineRestartsLr{.warmup_steps = 2, .total_steps = 12, .min_ratio = 0.2});
+  for (int64_t k = 0; k < 15; ++k) EXPECT_DOUBLE_EQ(one.lr_at(k, 1), plain.lr_at(k, 1)) << k;
+  // Lengths 10, 20 and 40.
+  const LrSchedule growing(CosineRestartsLr{.total_steps = 70, .cycles = 3, .cycle_growth = 2});
+  for (int64_t k : {0, 10, 30}) EXPECT_DOUBLE_EQ(growing.lr_at(k, 1), 1) << k;
+  for (int64_t k : {5, 20, 50}) EXPECT_NEAR(growing.lr_at(k, 1), 0.5, 1e-12) << k;
+  EXPECT_LT(growing.lr_at(29, 1), 0.01);
+  EXPECT_EQ(growing.lr_at(70, 1), 0);
+  EXPECT_EQ(growing.lr_at(1000, 1), 0);
+}
+
+TEST(LrSchedule, WarmupStableDecayMeetsItsCorners) {
+  WarmupStableDecayLr spec{.warmup_steps = 4, .total_steps = 100, .decay_steps = 20, .min_ratio = 0.1};
+  for (const auto& [shape, quarter] : {std::pair{DecayShape::Linear, 0.75},
+                                       {DecayShape::Sqrt, 0.5},
+                                       {DecayShape::Cosine, (1 + std::sqrt(0.5)) / 2}}) {
+    spec.decay_shape = shape;
+    const LrSchedule schedule(spec);
+    EXPECT_DOUBLE_EQ(schedule.lr_at(3, 1), 0.8);
+    for (int64_t k : {4, 50, 80}) EXPECT_DOUBLE_EQ(schedule.lr_at(k, 1), 1) << k;
+    EXPECT_DOUBLE_EQ(schedule.lr_at(85, 1), 0.1 + 0.9 * quarter);
+    for (int64_t k : {100, 101, 100'000}) EXPECT_NEAR(schedule.lr_at(k, 1), 0.1, 1e-15) << k;
+  }
+}
+
 TEST(LrSchedule, RefusesBadValuesByName) {
+  EXPECT_ERROR(LrSchedule(PolynomialLr{.total_steps = 5, .power = 0}), Config, "power is 0");
+  EXPECT_ERROR(LrSchedule(InverseSqrtLr{.timescale = -1}), Config, "timescale is -1");
+  EXPECT_ERROR(LrSchedule(CosineRestartsLr{.total_steps = 5, .cycles = 0}), Config, "cycles is 0");
+  EXPECT_ERROR(LrSchedule(CosineRestartsLr{.total_steps = 5, .cycles = 1000, .cycle_growth = 10}), Config,
+               "cycle_growth is 10");
+  EXPECT_ERROR(LrSchedule(WarmupStableDecayLr{.warmup_steps = 3, .total_steps = 5, .decay_steps = 3}), Config,
+               "decay_steps is 3");
   EXPECT_ERROR(LrSchedule(ConstantLr{.warmup_steps = -1}), Config, "warmup_steps is -1");
   EXPECT_ERROR(LrSchedule(LinearLr{.warmup_steps = 5, .total_steps = 5}), Config, "total_steps is 5");
   EXPECT_ERROR(LrSchedule(CosineLr{.total_steps = 5, .min_ratio = 1.5}), Config, "min_ratio is 1.5");

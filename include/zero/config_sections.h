@@ -76,14 +76,25 @@ struct SchedulerConfig {
     WarmupDecayLr,
     WarmupCosineLr,
     OneCycle,
-    LrRangeTest
+    LrRangeTest,
+    Polynomial,
+    InverseSqrt,
+    CosineRestarts,
+    WarmupStableDecay
   };
+  enum class Decay { Linear, Sqrt, Cosine };
   enum class Warmup { Log, Linear };
   Type type = Type::Constant;
-  // Constant, Linear, Cosine: linear warm-up from 0, then constant or decay to min_lr_ratio * lr.
+  // Types without DeepSpeed's names: linear warm-up from 0, then constant or decay to min_lr_ratio * lr.
   int64_t warmup_steps = 0;
-  int64_t total_steps = 0;  // Linear, Cosine: step at which the decay ends; 0: resolve() sets run.steps
-  double min_lr_ratio = 0;  // Linear, Cosine: 0..1
+  int64_t total_steps = 0;          // step at which the decay ends; 0: resolve() sets run.steps
+  double min_lr_ratio = 0;          // 0..1
+  double power = 1;                 // Polynomial
+  int64_t timescale = 0;            // InverseSqrt; 0: warmup_steps, or 10,000 without a warm-up
+  int64_t cycles = 1;               // CosineRestarts
+  double cycle_growth = 1;          // CosineRestarts
+  int64_t decay_steps = 0;          // WarmupStableDecay; 0: resolve() sets a tenth of total_steps
+  Decay decay_shape = Decay::Sqrt;  // WarmupStableDecay
   // WarmupLR, WarmupDecayLR, WarmupCosineLR (DeepSpeed).
   int64_t warmup_num_steps = 1000;  // under 2 counts as 2, as there
   int64_t total_num_steps = 0;      // WarmupDecayLR, WarmupCosineLR; 0: resolve() sets run.steps

@@ -18,7 +18,7 @@ struct ConstantLr {
   int64_t warmup_steps = 0;
 };
 /// Warm-up, then a straight line from base_lr at step `warmup_steps` to min_ratio * base_lr at step
-/// `total_steps`. The warm-up of this and its two neighbours gives step k the rate base_lr * (k + 1) /
+/// `total_steps`. The warm-up of all these gives step k the rate base_lr * (k + 1) /
 /// (warmup_steps + 1).
 struct LinearLr {
   int64_t warmup_steps = 0;
@@ -30,6 +30,40 @@ struct CosineLr {
   int64_t warmup_steps = 0;
   int64_t total_steps = 0;
   double min_ratio = 0;
+};
+
+/// Warm-up, then min_ratio + (1 - min_ratio) * (1 - progress)^power of base_lr; power 1 is LinearLr.
+struct PolynomialLr {
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;
+  double min_ratio = 0;
+  double power = 1;
+};
+/// Warm-up, then base_lr * sqrt(timescale / (timescale + steps since the warm-up)) without an end (Vaswani et
+/// al., arXiv 1706.03762, section 5.3; transformers' get_inverse_sqrt_schedule).
+struct InverseSqrtLr {
+  int64_t warmup_steps = 0;
+  int64_t timescale = 0;  // 0: warmup_steps, or 10,000 without a warm-up
+};
+/// Warm-up, then half a cosine `cycles` times, each from base_lr to min_ratio * base_lr and `cycle_growth`
+/// times as long as the one before, the last ending at total_steps (arXiv 1608.03983, T_mult).
+struct CosineRestartsLr {
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;
+  double min_ratio = 0;
+  int64_t cycles = 1;
+  double cycle_growth = 1;
+};
+/// How WarmupStableDecayLr falls, over p from 0 to 1: 1 - p, 1 - sqrt(p), half a cosine.
+enum class DecayShape : uint8_t { Linear, Sqrt, Cosine };
+/// Warm-up, then base_lr, and in the last decay_steps before total_steps down to min_ratio * base_lr (Hu et
+/// al., arXiv 2404.06395; the shapes: Haegele et al., arXiv 2405.18392).
+struct WarmupStableDecayLr {
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;
+  int64_t decay_steps = 0;
+  double min_ratio = 0;
+  DecayShape decay_shape = DecayShape::Sqrt;
 };
 
 /// How DeepSpeed's warm-ups rise, over n steps already taken: ln(n + 1) / ln(N) or n / N.
@@ -86,8 +120,9 @@ struct LrRangeTest {
   bool lr_range_test_staircase = false;
 };
 
-using LrScheduleSpec = std::variant<ConstantLr, LinearLr, CosineLr, WarmupLr, WarmupDecayLr, WarmupCosineLr,
-                                    OneCycleLr, LrRangeTest>;
+using LrScheduleSpec =
+    std::variant<ConstantLr, LinearLr, CosineLr, WarmupLr, WarmupDecayLr, WarmupCosineLr, OneCycleLr,
+                 LrRangeTest, PolynomialLr, InverseSqrtLr, CosineRestartsLr, WarmupStableDecayLr>;
 
 /// A checked schedule. A value without state; any thread may use it.
 class LrSchedule {

@@ -1,5 +1,7 @@
 // Values that follow from other values and from the number of ranks.
 
+#include <algorithm>
+
 #include "config/validate.h"
 #include "zero/config.h"
 
@@ -111,9 +113,10 @@ void derive(Config& c) {
   if (c.data.sequence_length == 0) c.data.sequence_length = c.model.context_length;
   using Type = SchedulerConfig::Type;
   SchedulerConfig& s = c.scheduler;
-  const bool own_decay = s.type == Type::Linear || s.type == Type::Cosine;
   const bool deepspeed_decay = s.type == Type::WarmupDecayLr || s.type == Type::WarmupCosineLr;
-  if (own_decay && s.total_steps == 0) s.total_steps = c.run.steps;
+  if (decays_to_total(s.type) && s.total_steps == 0) s.total_steps = c.run.steps;
+  if (s.type == Type::WarmupStableDecay && s.decay_steps == 0)
+    s.decay_steps = std::clamp<int64_t>(s.total_steps / 10, 1, s.total_steps - s.warmup_steps);
   if (deepspeed_decay && s.total_num_steps == 0) s.total_num_steps = c.run.steps;
   if (s.type == Type::WarmupDecayLr && !s.warmup_max_lr) s.warmup_max_lr = kWarmupDecayMaxLr;
 }

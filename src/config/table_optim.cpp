@@ -1,6 +1,7 @@
 // DeepSpeed's optimizer and scheduler sections, with three schedules of our own.
 
 #include "config/rows.h"
+#include "config/validate.h"
 
 #define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
 
@@ -14,12 +15,16 @@ bool is_adam(const Config& c) {
   return std::holds_alternative<Adam>(c.optimizer.rule) || std::holds_alternative<AdamW>(c.optimizer.rule);
 }
 
-// Constant, Linear, Cosine.
+bool is_polynomial(const Config& c) { return c.scheduler.type == Schedule::Polynomial; }
+bool is_inverse_sqrt(const Config& c) { return c.scheduler.type == Schedule::InverseSqrt; }
+bool is_restarts(const Config& c) { return c.scheduler.type == Schedule::CosineRestarts; }
+bool is_stable(const Config& c) { return c.scheduler.type == Schedule::WarmupStableDecay; }
+// Linear, Cosine, Polynomial, CosineRestarts, WarmupStableDecay.
+bool decays_to_ratio(const Config& c) { return decays_to_total(c.scheduler.type); }
+// And Constant, InverseSqrt.
 bool is_own(const Config& c) {
-  const Schedule type = c.scheduler.type;
-  return type == Schedule::Constant || type == Schedule::Linear || type == Schedule::Cosine;
+  return decays_to_ratio(c) || is_inverse_sqrt(c) || c.scheduler.type == Schedule::Constant;
 }
-bool decays_to_ratio(const Config& c) { return is_own(c) && c.scheduler.type != Schedule::Constant; }
 // WarmupLR, WarmupDecayLR.
 bool warms_between(const Config& c) {
   return c.scheduler.type == Schedule::WarmupLr || c.scheduler.type == Schedule::WarmupDecayLr;
@@ -128,18 +133,41 @@ Rows optimizer_params() {
   return rows;
 }
 
+Rows own_params() {
+  using Decay = SchedulerConfig::Decay;
+  Rows rows = only("Polynomial", is_polynomial,
+                   {field("power", ZERO_AT(scheduler.power), number_above(0), "of the decay; 1 is linear")});
+  append(rows, only("InverseSqrt", is_inverse_sqrt,
+                    {field("timescale", ZERO_AT(scheduler.timescale), null_as<int64_t>(0, integer(1)),
+                           "steps after which lr has fallen to 0.71; null: warmup_steps, or 10,000")}));
+  append(rows,
+         only("CosineRestarts", is_restarts,
+              {field("cycles", ZERO_AT(scheduler.cycles), integer(1), "half cosines, one after another"),
+               field("cycle_growth", ZERO_AT(scheduler.cycle_growth), number_at_least(1),
+                     "a cycle's length over that of the one before")}));
+  append(rows, only("WarmupStableDecay", is_stable,
+                    {field("decay_steps", ZERO_AT(scheduler.decay_steps), null_as<int64_t>(0, integer(1)),
+                           "last steps, in which lr falls; null: a tenth of total_steps"),
+                     field("decay_shape", ZERO_AT(scheduler.decay_shape),
+                           choice<Decay>(
+                               {{"linear", Decay::Linear}, {"sqrt", Decay::Sqrt}, {"cosine", Decay::Cosine}}),
+                           "how it falls")}));
+  return rows;
+}
+
 Rows warmup_params() {
   using Warmup = SchedulerConfig::Warmup;
   const Format<int64_t> steps = integer(0);
   Rows rows;
-  append(rows, only("Constant, Linear, Cosine", is_own,
+  append(rows, only("types that are not DeepSpeed's", is_own,
                     {field("warmup_steps", ZERO_AT(scheduler.warmup_steps), steps,
                            "steps of linear warm-up from 0")}));
-  append(rows, only("Linear, Cosine", decays_to_ratio,
+  append(rows, only("Linear, Cosine, Polynomial, CosineRestarts, WarmupStableDecay", decays_to_ratio,
                     {field("total_steps", ZERO_AT(scheduler.total_steps), null_as<int64_t>(0, integer(1)),
                            "step at which the decay ends; null: run.steps"),
                      field("min_lr_ratio", ZERO_AT(scheduler.min_lr_ratio), number_within(0, 1),
                            "the decay ends at this share of lr")}));
+  append(rows, own_params());
   append(rows, only("WarmupLR, WarmupDecayLR, WarmupCosineLR", warms_up,
                     {field("warmup_num_steps", ZERO_AT(scheduler.warmup_num_steps), steps,
                            "steps of warm-up; under 2 counts as 2, as in DeepSpeed"),
@@ -222,7 +250,11 @@ Row scheduler_row() {
                                        {"WarmupDecayLR", Schedule::WarmupDecayLr},
                                        {"WarmupCosineLR", Schedule::WarmupCosineLr},
                                        {"OneCycle", Schedule::OneCycle},
-                                       {"LRRangeTest", Schedule::LrRangeTest}});
+                                       {"LRRangeTest", Schedule::LrRangeTest},
+                                       {"Polynomial", Schedule::Polynomial},
+                                       {"InverseSqrt", Schedule::InverseSqrt},
+                                       {"CosineRestarts", Schedule::CosineRestarts},
+                                       {"WarmupStableDecay", Schedule::WarmupStableDecay}});
   Rows params = warmup_params();
   append(params, cycle_params());
   append(params, range_test_params());

@@ -7,6 +7,12 @@
 
 namespace zero::config {
 
+bool decays_to_total(SchedulerConfig::Type type) {
+  using Type = SchedulerConfig::Type;
+  return type == Type::Linear || type == Type::Cosine || type == Type::Polynomial ||
+         type == Type::CosineRestarts || type == Type::WarmupStableDecay;
+}
+
 namespace {
 
 using std::to_string;
@@ -116,9 +122,14 @@ void check_schedule(const Config& c, Checks& checks) {
   using Type = SchedulerConfig::Type;
   const SchedulerConfig& s = c.scheduler;
   const auto total = [&](int64_t given) { return given > 0 ? given : c.run.steps; };
-  if (s.type == Type::Linear || s.type == Type::Cosine) {
+  if (decays_to_total(s.type)) {
     checks.expect(s.warmup_steps < total(s.total_steps), "scheduler.params.warmup_steps",
                   "less than total_steps " + to_string(total(s.total_steps)), to_string(s.warmup_steps));
+  }
+  if (s.type == Type::WarmupStableDecay) {
+    checks.expect(s.decay_steps <= total(s.total_steps) - s.warmup_steps, "scheduler.params.decay_steps",
+                  "at most total_steps - warmup_steps " + to_string(total(s.total_steps) - s.warmup_steps),
+                  to_string(s.decay_steps));
   }
   if (s.type == Type::WarmupDecayLr || s.type == Type::WarmupCosineLr) {
     checks.expect(s.warmup_num_steps <= total(s.total_num_steps), "scheduler.params.warmup_num_steps",

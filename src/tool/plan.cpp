@@ -1,8 +1,12 @@
 // zero plan CONFIG | zero plan --parameters COUNT
+#include <algorithm>
 #include <iostream>
 
+#include "lr_plot.h"
 #include "verbs.h"
+#include "zero/error.h"
 #include "zero/from_config.h"
+#include "zero/hf_model.h"
 #include "zero/model_spec.h"
 #include "zero/plan_report.h"
 
@@ -25,7 +29,16 @@ int run_plan(int argc, char** argv) {
       ->check(at_least_one());
   app.add_option("--memory", request.memory, "memory of a rank: asks what fits. 32GB, 80GiB");
   app.add_flag("--json", request.json, "exact figures as JSON");
+  bool lr = false;
+  app.add_flag("--lr", lr, "the learning rate over the steps of the run, drawn");
   if (!parse(app, argc, argv)) return 0;
+  if (lr) {
+    require(!request.config.empty() && !request.json, ErrorKind::Config, "--lr",
+            "it draws the schedule of a configuration", "give one, without --parameters and --json");
+    std::cout << lr_plot(adopt_model(load_config(request.config, request.overrides)),
+                         std::max(1, request.ranks));
+    return 0;
+  }
   request.cuda_devices = cuda_devices();
   PlanAnswer result = answer(request, trained_spec);
   for (const std::string& note : result.notes) std::cerr << "zero: note: " << note << "\n";

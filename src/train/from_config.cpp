@@ -21,6 +21,11 @@ WarmupCurve curve_of(SchedulerConfig::Warmup type) {
   return type == SchedulerConfig::Warmup::Log ? WarmupCurve::Log : WarmupCurve::Linear;
 }
 
+DecayShape shape_of(SchedulerConfig::Decay shape) {
+  if (shape == SchedulerConfig::Decay::Linear) return DecayShape::Linear;
+  return shape == SchedulerConfig::Decay::Sqrt ? DecayShape::Sqrt : DecayShape::Cosine;
+}
+
 OneCycleLr one_cycle(const SchedulerConfig& s) {
   return {.cycle_min_lr = s.cycle_min_lr,
           .cycle_max_lr = s.cycle_max_lr,
@@ -99,6 +104,25 @@ LrSchedule make_schedule(const SchedulerConfig& s) {
                                     .lr_range_test_step_size = s.lr_range_test_step_size,
                                     .lr_range_test_step_rate = s.lr_range_test_step_rate,
                                     .lr_range_test_staircase = s.lr_range_test_staircase});
+    case Type::Polynomial:
+      return LrSchedule(PolynomialLr{.warmup_steps = s.warmup_steps,
+                                     .total_steps = s.total_steps,
+                                     .min_ratio = s.min_lr_ratio,
+                                     .power = s.power});
+    case Type::InverseSqrt:
+      return LrSchedule(InverseSqrtLr{.warmup_steps = s.warmup_steps, .timescale = s.timescale});
+    case Type::CosineRestarts:
+      return LrSchedule(CosineRestartsLr{.warmup_steps = s.warmup_steps,
+                                         .total_steps = s.total_steps,
+                                         .min_ratio = s.min_lr_ratio,
+                                         .cycles = s.cycles,
+                                         .cycle_growth = s.cycle_growth});
+    case Type::WarmupStableDecay:
+      return LrSchedule(WarmupStableDecayLr{.warmup_steps = s.warmup_steps,
+                                            .total_steps = s.total_steps,
+                                            .decay_steps = s.decay_steps,
+                                            .min_ratio = s.min_lr_ratio,
+                                            .decay_shape = shape_of(s.decay_shape)});
   }
   fail(ErrorKind::Internal, "scheduler", "a type that is not in the list");
 }
