@@ -33,7 +33,7 @@ int main() try {
     engine.backward(loss);
     auto result = engine.step();
     if (mesh.rank() == 0 && step % 50 == 49)
-      std::printf("step %d loss %.4f norm %.3f\n", step + 1, loss.item<double>(), result.clip.norm_before);
+      std::printf("step %d loss %.4f norm %.3f\n", step + 1, loss.item<double>(), result.clip().norm_before);
   }
   engine.save("runs/own_module");
   if (mesh.rank() == 0)

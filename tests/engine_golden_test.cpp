@@ -58,7 +58,7 @@ void expect_golden(const zero::Mesh& mesh, const golden::Run& run, const zero::G
       engine.backward(loss);
     }
     mesh.world().all_reduce(mean, zero::Group::Reduce::Sum, "loss").wait();
-    const double norm = engine.step().clip.norm_before;
+    const double norm = engine.step().clip().norm_before;
     const std::string what =
         run.optimizer + ", stage " + std::to_string(stage) + ", step " + std::to_string(step);
     EXPECT_NEAR(mean.item<double>(), run.losses[step], 1e-5 * run.losses[step]) << what;

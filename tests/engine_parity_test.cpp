@@ -91,7 +91,7 @@ Outcome engine_run(const zero::Mesh& mesh, zero::EngineOptions options, bool laz
     run.losses.push_back(total.item<double>());
     zero::StepResult result = engine.step();
     EXPECT_TRUE(result.stepped);
-    run.norms.push_back(result.clip.norm_before);
+    run.norms.push_back(result.clip().norm_before);
   }
   for (const auto& item : model->named_parameters())
     run.parameters.push_back(engine.full_parameter(item.key()));

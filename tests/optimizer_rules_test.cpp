@@ -113,7 +113,7 @@ std::map<std::string, Tensor> engine_run(const Rule& rule, const zero::Mesh& mes
   for (int step = 0; step < kSteps; ++step) {
     const Batch rows = batch_of(step, kMicro * mesh.size()).rows(mesh.rank() * kMicro, kMicro);
     engine.backward(engine.forward([&] { return model->loss(rows.tokens, rows.targets); }));
-    EXPECT_FALSE(engine.step().skipped);
+    EXPECT_FALSE(engine.step().skipped());
   }
   std::map<std::string, Tensor> result;
   for (const std::string& name : engine.parameter_names()) result[name] = engine.full_parameter(name);

@@ -1,4 +1,4 @@
 zero_test(virtual TORCH USES virtual engine models seam compute base LIBS nlohmann_json::nlohmann_json
           FILES virtual_description virtual_memory virtual_operators virtual_faults virtual_time virtual_models virtual_engine)
 zero_test(virtual_ranks TORCH RANKS 2 USES virtual engine models mesh seam compute base LIBS nlohmann_json::nlohmann_json
-          FILES virtual_mesh virtual_engine_ranks virtual_purposes)
+          FILES virtual_mesh virtual_engine_ranks virtual_purposes virtual_host_waits)

@@ -42,7 +42,7 @@ void train(const Mesh& mesh, const OptimizerSpec& spec, EngineOptions options) {
     }
     const StepResult result = engine.step();
     EXPECT_TRUE(result.stepped);
-    hand_back_number(result.clip.norm_before);
+    hand_back_number(result.clip().norm_before);
   }
   for (const auto& item : model->named_parameters())
     hand_back(engine.full_parameter(item.key()).cpu().contiguous());

@@ -66,7 +66,7 @@ TEST(ZeroRedundancyOptimizer, EqualsThePlainOptimizerOnTheWholeBatch) {
           model->loss(rows.tokens, rows.targets).backward();
           const zero::StepResult result = optimizer.step();
           EXPECT_TRUE(result.stepped);
-          EXPECT_NEAR(result.clip.norm_before, norm, 1e-4 * norm);
+          EXPECT_NEAR(result.clip().norm_before, norm, 1e-4 * norm);
           auto a = plain->parameters(), b = model->parameters();
           for (size_t i = 0; i < a.size(); ++i)
             EXPECT_TRUE(torch::allclose(a[i], b[i], 1e-4, 1e-6)) << which << " " << step << " " << i;

@@ -1,15 +1,35 @@
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "zero/optimizer.h"
 
 namespace zero {
 
-/// What a step did.
-struct StepResult {
+namespace detail {
+class StepOutcome;
+}
+
+/// What a step did. On a device the step is under way still: skipped() and clip() wait until the device has
+/// summed up the gradients, unless it has, and the host goes on without asking otherwise. One thread at a
+/// time.
+class StepResult {
+ public:
+  StepResult() = default;
+  StepResult(double lr, std::shared_ptr<detail::StepOutcome> outcome)
+      : stepped(outcome != nullptr), lr(lr), outcome_(std::move(outcome)) {}
+
   bool stepped = false;  // false: not at an accumulation boundary yet, nothing happened
-  bool skipped = false;  // the gradient was not finite: nothing changed but the gradients, which are gone
   double lr = 0;         // base rate used
-  ClipResult clip;       // norms of the averaged gradient before and after clipping
+
+  /// The gradient was not finite: nothing changed but the gradients, which are gone.
+  bool skipped() const;
+  /// Norms of the averaged gradient before and after clipping.
+  ClipResult clip() const;
+
+ private:
+  std::shared_ptr<detail::StepOutcome> outcome_;  // null where nothing happened
 };
 
 }  // namespace zero

@@ -90,6 +90,7 @@ void EngineState::require_between_steps(const char* call, const char* remedy) co
 void EngineState::require_ready_to_save() {
   begin_call();
   require_between_steps("save", "save after step()");
+  settle();
   require(!saving, ErrorKind::Usage, "save", "another save is under way", "call finish_save() first");
 }
 
@@ -115,7 +116,18 @@ void EngineState::open_pass() {
     model.residency->begin_pass(ResidencyPolicy::Pass::Train);
 }
 
-double EngineState::rate() const {
+void EngineState::count_last_step() {
+  const std::optional<StepResult> step = std::exchange(uncounted, std::nullopt);
+  if (step) (step->skipped() ? counts.skipped_steps : counts.steps)++;
+}
+
+void EngineState::settle() {
+  count_last_step();
+  model.settle();
+}
+
+double EngineState::rate() {
+  count_last_step();
   return model.options.schedule ? model.options.schedule->lr_at(counts.steps, base_rate) : base_rate;
 }
 
@@ -218,15 +230,15 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
 StepResult Engine::step() {
   detail::EngineState& state = *state_;
   state.begin_call();
-  if (state.micro_step < state.model.plan.accumulation_steps)
-    return {.stepped = false, .skipped = false, .lr = state.rate(), .clip = {}};
+  if (state.micro_step < state.model.plan.accumulation_steps) return {state.rate(), nullptr};
   const detail::EngineCall call(state, Trace::Row::Optimizer, "step");
   if (state.model.residency->in_pass(ResidencyPolicy::Pass::Train)) state.model.residency->end_pass();
   const auto& schedule = state.model.options.schedule;
+  const double rate = state.rate();
   StepResult result =
-      state.model.step(state.rate(), schedule ? schedule->betas_at(state.counts.steps) : std::nullopt);
+      state.model.step(rate, schedule ? schedule->betas_at(state.counts.steps) : std::nullopt);
   state.micro_step = 0;
-  (result.skipped ? state.counts.skipped_steps : state.counts.steps)++;
+  state.uncounted = result;
   return result;
 }
 
@@ -296,6 +308,7 @@ bool Engine::is_saving() const { return state_->saving != nullptr; }
 std::string Engine::load(const std::filesystem::path& checkpoint) {
   state_->begin_call();
   state_->require_between_steps("load", "load before the first forward()");
+  state_->settle();
   detail::Loaded loaded = detail::load(state_->model, checkpoint);
   state_->counts = loaded.counts;
   state_->loaded_bytes += loaded.bytes;
@@ -320,6 +333,7 @@ DiskStats disk_stats(const tiers::DiskStates* disk) {
 }  // namespace
 
 EngineStats Engine::stats() const {
+  state_->count_last_step();
   const detail::ResidencyCounters& slabs = state_->model.residency->counters();
   const detail::GradientCounters gradients = state_->model.gradients->counters();
   return {.steps = state_->counts.steps,

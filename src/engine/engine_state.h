@@ -37,13 +37,19 @@ struct EngineState {
   void begin_call();
   /// After an error in forward or backward: tells the other ranks, forgets the pass.
   void fail_pass(const char* reason) noexcept;
-  double rate() const;
+  /// Takes over what the last step found out: before the next one, and before what it changed is asked for.
+  /// Collective.
+  void settle();
+  /// The same, but for what all ranks must agree on.
+  void count_last_step();
+  double rate();
 
   ShardedModel model;
   ParameterWatch watch;
   double base_rate;
   int micro_step = 0;  // backwards since the last step
-  StepCounts counts;
+  StepCounts counts;   // but for uncounted
+  std::optional<StepResult> uncounted;
   bool in_forward = false, in_backward = false;
   double waited_s = 0;
   int64_t loaded_bytes = 0;

@@ -1,6 +1,7 @@
 #include "zero/zero_redundancy_optimizer.h"
 
 #include <numeric>
+#include <utility>
 
 #include "sharding/sharded_model.h"
 #include "zero/error.h"
@@ -58,7 +59,8 @@ struct ZeroRedundancyOptimizer::State {
 
   detail::ShardedModel model;
   double lr;
-  int64_t steps = 0;
+  int64_t steps = 0;  // but for the last
+  std::optional<StepResult> last;
 };
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(const std::vector<at::Tensor>& parameters,
@@ -79,10 +81,11 @@ StepResult ZeroRedundancyOptimizer::step() {
     for (const at::Tensor& tensor : model.tensors_of(i))
       if (tensor.grad().defined()) gradients.on_gradient(i, tensor.grad());
   gradients.end_backward();
+  if (state_->last && !std::exchange(state_->last, std::nullopt)->skipped()) state_->steps++;
   const auto& schedule = model.options.schedule;
   StepResult result = model.step(schedule ? schedule->lr_at(state_->steps, state_->lr) : state_->lr,
                                  schedule ? schedule->betas_at(state_->steps) : std::nullopt);
-  if (!result.skipped) state_->steps++;
+  state_->last = result;
   state_->gather_parameters();
   return result;
 }

@@ -1,17 +1,19 @@
 #pragma once
-// The kernels' passes as operators of LibTorch's dispatcher: zero::rule_update, zero::rule_direction and
-// zero::sums_of_squares. A device may bring kernels of its own for them (CUDA's: src/optim/cuda), and one
-// that computes with the CPU's kernels has them at once. Each is one launch; none waits for the device.
+// The kernels' passes as operators of LibTorch's dispatcher: zero::rule_update, zero::rule_direction,
+// zero::sums_of_squares, and zero::ordered_totals, zero::rule_decide and zero::rule_apply_sums, which make
+// what those need of what they found. A device may bring kernels of its own for them (CUDA's:
+// src/optim/cuda), and one that computes with the CPU's kernels has them at once. Each is one launch; none
+// waits for the device, and what changes from step to step is read from its memory: a recorded graph of them
+// can be played again.
 //
 // Their bits are the CPU's, whose passes are called directly (kernel_passes.h).
 
 #include <ATen/core/Tensor.h>
 
 #include <cstring>
-#include <string_view>
 #include <type_traits>
 
-#include "optim/kernels/rules.h"
+#include "optim/kernels/scalar_rows.h"
 #include "optim/rule_memory.h"
 #include "zero/optimizer_rules.h"
 
@@ -20,13 +22,27 @@ namespace zero::fused_operators {
 /// Whether this device has kernels for them. Loads libzero_cuda.so when first asked about CUDA.
 bool exist_for(c10::Device device);
 
-/// `rule`: the place of its row in OptimizerRule; `scalars`: its Scalars, byte by byte.
-void update(int64_t rule, const RuleMemory& memory, const ShardSegment& segment, std::string_view scalars);
+/// `rule`: the place of its row in OptimizerRule; `row`: its ScalarRow, uint8 [kScalarRowBytes]. Neither this
+/// nor direction() changes anything where the row is not active.
+void update(int64_t rule, const RuleMemory& memory, const ShardSegment& segment, const at::Tensor& row);
 /// fp64 [blocks of kSumBlockNumel elements, sums of the rule], on the device.
 at::Tensor direction(int64_t rule, const RuleMemory& memory, int64_t begin, int64_t end,
-                     std::string_view scalars);
+                     const at::Tensor& row);
 /// fp64 [blocks of kSumBlockNumel elements] of a contiguous [n], on its device.
 at::Tensor sums_of_squares(const at::Tensor& values);
+/// fp64 [pieces, sums]: of partials [n, sums] those up to ends[0], those from there to ends[1], ..., each
+/// added up in order. ends: int64 [pieces], ascending.
+at::Tensor ordered_totals(const at::Tensor& partials, const at::Tensor& ends);
+
+/// Rows of several parameters: uint8 [rows, kScalarRowBytes], and int64 [rows] their parameters' numbers.
+struct Rows {
+  at::Tensor table, parameters;
+};
+/// kernels::decide() for each. squared_norm: fp64 [1]; used: fp64, by parameter.
+void decide(int64_t rule, const Rows& rows, const at::Tensor& squared_norm, const at::Tensor& used,
+            double gradient_scale, double max_norm);
+/// with_sums() for each. sums: fp64 [parameters, sums of the rule].
+void apply_sums(int64_t rule, const Rows& rows, const at::Tensor& sums);
 
 // For the kernels of a device.
 
@@ -43,19 +59,18 @@ inline constexpr int64_t kPlaceOf<Rule, std::variant<Rules...>> = [] {
   return place;
 }();
 
-template <class Scalars>
-std::string_view bytes_of(const Scalars& scalars) {
-  static_assert(std::is_trivially_copyable_v<Scalars>);
-  return {reinterpret_cast<const char*>(&scalars), sizeof scalars};
+template <class Rule>
+using RowOf = kernels::ScalarRow<kernels::Arithmetic<Rule>>;
+template <class Rule>
+void write_row(const RowOf<Rule>& row, const at::Tensor& to) {
+  static_assert(std::is_trivially_copyable_v<RowOf<Rule>> && sizeof row <= kernels::kScalarRowBytes);
+  std::memcpy(to.mutable_data_ptr(), &row, sizeof row);
 }
-
-/// What bytes_of() gave.
-template <class Scalars>
-Scalars scalars_of(std::string_view bytes) {
-  Scalars scalars;
-  TORCH_INTERNAL_ASSERT(bytes.size() == sizeof scalars);
-  std::memcpy(&scalars, bytes.data(), sizeof scalars);
-  return scalars;
+template <class Rule>
+RowOf<Rule> read_row(const at::Tensor& from) {
+  RowOf<Rule> row;
+  std::memcpy(&row, from.const_data_ptr(), sizeof row);
+  return row;
 }
 
 /// Calls f with the default value of the rule at `place`, as OptimizerRule names it.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "compute/host_copies.h"
 #include "optim/fused_operators.h"
 #include "optim/kernel_passes.h"
 #include "rules/check.h"
@@ -12,30 +13,55 @@
 namespace zero {
 namespace {
 
+at::Tensor on_device(const std::vector<int64_t>& numbers, c10::Device device) {
+  return detail::copied_to_device(at::tensor(numbers, at::kLong), device);
+}
+
 double total(const at::Tensor& partials) {
   double sum = 0;
   if (partials.numel() > 0) kernel_passes::add_partials(partials.view({-1, 1}), &sum);
   return sum;
 }
 
-/// Of all used segments, read back together. By fused operators the bits are the CPU's.
+/// Of all segments, by fused operators: fp64 [1] on their device, segment by segment, as on CPU.
+at::Tensor fused_sum_of_squares(const std::vector<at::Tensor>& segments) {
+  std::vector<at::Tensor> sums;
+  std::vector<int64_t> ends;
+  for (const at::Tensor& segment : segments) {
+    sums.push_back(fused_operators::sums_of_squares(segment));
+    ends.push_back((ends.empty() ? 0 : ends.back()) + sums.back().numel());
+  }
+  const c10::Device device = segments.front().device();
+  const at::Tensor totals =
+      fused_operators::ordered_totals(at::cat(sums).view({-1, 1}), on_device(ends, device));
+  return fused_operators::ordered_totals(totals, on_device({std::ssize(ends)}, device)).view({1});
+}
+
+/// Of all used segments, read back together.
 double device_sum_of_squares(const std::vector<at::Tensor>& segments) {
   if (segments.empty()) return 0;
+  if (fused_operators::exist_for(segments.front().device()))
+    return fused_sum_of_squares(segments).item<double>();
   std::vector<at::Tensor> sums;
   sums.reserve(segments.size());
-  if (!fused_operators::exist_for(segments.front().device())) {
-    for (const auto& segment : segments) sums.push_back(segment.to(at::kDouble).square().sum());
-    return at::stack(sums).sum().item<double>();
+  for (const auto& segment : segments) sums.push_back(segment.to(at::kDouble).square().sum());
+  return at::stack(sums).sum().item<double>();
+}
+
+/// use(gradient's elements that this rank counts) for each used segment that has some. What it is given is
+/// lent until `leases` end.
+template <class Use>
+void for_each_counted(StateStore& states, std::span<const OptimizerShard> shards, std::span<const char> used,
+                      std::vector<StateStore::Lease>& leases, Use use) {
+  for (const OptimizerShard& shard : shards) {
+    leases.push_back(states.lend(shard.unit, {kGradientState}, StateStore::Use::Read));
+    const at::Tensor& gradient = leases.back()[kGradientState];
+    for (const ShardSegment& segment : shard.segments) {
+      const int64_t counted = segment.counted_end - segment.counted_begin;
+      if ((!used.empty() && !used[segment.parameter]) || counted == 0) continue;
+      use(gradient.narrow(0, segment.counted_begin, counted));
+    }
   }
-  for (const auto& segment : segments) sums.push_back(fused_operators::sums_of_squares(segment));
-  const at::Tensor partials = at::cat(sums).cpu();
-  double sum = 0;
-  int64_t begin = 0;
-  for (const at::Tensor& of : sums) {  // segment by segment, as on CPU
-    sum += total(partials.narrow(0, begin, of.numel()));
-    begin += of.numel();
-  }
-  return sum;
 }
 
 }  // namespace
@@ -44,9 +70,7 @@ ClipResult clip_result(double squared_norm, double max_norm) {
   check(is_finite_non_negative(max_norm), "gradient clipping", "max_norm", max_norm, kFiniteNonNegative);
   ClipResult result;
   result.norm_before = std::sqrt(squared_norm);
-  if (max_norm > 0 && std::isfinite(result.norm_before)) {
-    result.coefficient = std::min(1.0, max_norm / (result.norm_before + 1e-6));
-  }
+  result.coefficient = kernels::clip_coefficient(result.norm_before, max_norm);
   result.norm_after = result.norm_before * result.coefficient;
   return result;
 }
@@ -58,23 +82,25 @@ double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, 
   at::NoGradGuard no_grad;
   double sum = 0;
   std::vector<StateStore::Lease> leases;  // until all is added up
-  std::vector<at::Tensor> on_device;
-  for (size_t s = 0; s < shards.size(); ++s) {
-    check_shard(states, shards[s], s, static_cast<int>(used.size()));
-    leases.push_back(states.lend(shards[s].unit, {kGradientState}, StateStore::Use::Read));
-    const at::Tensor& gradient = leases.back()[kGradientState];
-    for (const auto& segment : shards[s].segments) {
-      const int64_t counted = segment.counted_end - segment.counted_begin;
-      if (!used[segment.parameter] || counted == 0) continue;
-      const at::Tensor part = gradient.narrow(0, segment.counted_begin, counted);
-      if (gradient.is_cpu()) {
-        sum += total(kernel_passes::sums_of_squares(part));
-      } else {
-        on_device.push_back(part);
-      }
-    }
-  }
-  return (sum + device_sum_of_squares(on_device)) * scale * scale;
+  std::vector<at::Tensor> parts;          // on a device
+  for (size_t s = 0; s < shards.size(); ++s) check_shard(states, shards[s], s, static_cast<int>(used.size()));
+  for_each_counted(states, shards, used, leases, [&](const at::Tensor& part) {
+    if (part.is_cpu())
+      sum += total(kernel_passes::sums_of_squares(part));
+    else
+      parts.push_back(part);
+  });
+  return (sum + device_sum_of_squares(parts)) * scale * scale;
+}
+
+at::Tensor squared_norm_on_device(StateStore& states, std::span<const OptimizerShard> shards, double scale,
+                                  c10::Device device) {
+  at::NoGradGuard no_grad;
+  std::vector<StateStore::Lease> leases;
+  std::vector<at::Tensor> parts;
+  for_each_counted(states, shards, {}, leases, [&](const at::Tensor& part) { parts.push_back(part); });
+  if (parts.empty()) return at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
+  return fused_sum_of_squares(parts).mul_(scale).mul_(scale);
 }
 
 }  // namespace zero

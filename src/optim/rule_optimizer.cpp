@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
-#include "optim/fused_operators.h"
 #include "optim/kernel_passes.h"
 #include "optim/tensor_passes.h"
 #include "zero/error.h"
@@ -21,12 +21,15 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
       shards_(std::move(shards)),
       steps_(parameters, 0),
       execution_(execution) {
+  int64_t segments = 0;
   for (const OptimizerShard& shard : shards_) {
+    first_number_.push_back(std::exchange(segments, segments + std::ssize(shard.segments)));
     const auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
     const int64_t numel = lease[kMasterState].numel();
     const at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
     for (const std::string_view name : names_) states_.create(shard.unit, name, numel, options, shard.tier);
   }
+  if (execution_ == Execution::fused_operators) make_rows();
 }
 
 std::vector<std::string_view> RuleOptimizer::updated_kinds() const {
@@ -65,6 +68,11 @@ kernels::Rates RuleOptimizer::rates_of(const ShardSegment& segment, const StepIn
 
 namespace {
 
+// Where the device decides, all may be.
+bool is_used(const StepInput& input, const ShardSegment& segment) {
+  return input.on_device != nullptr || input.used[segment.parameter];
+}
+
 // The part of a segment that lies in a piece, counted from the piece's begin.
 ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment) {
   const auto inside = [&](int64_t at) { return std::clamp(at, piece.begin, piece.end) - piece.begin; };
@@ -87,15 +95,14 @@ std::vector<std::pair<const OptimizerShard*, StatePiece>> RuleOptimizer::used_pi
     if (whole && !parts.empty()) parts = {{shard.unit, 0, parts.back().end}};
     for (const StatePiece& piece : parts)
       if (std::any_of(shard.segments.begin(), shard.segments.end(), [&](const ShardSegment& segment) {
-            return input.used[segment.parameter] && part_in(piece, segment).numel() > 0;
+            return is_used(input, segment) && part_in(piece, segment).numel() > 0;
           }))
         pieces.emplace_back(&shard, piece);
   }
   return pieces;
 }
 
-template <class Use>
-void RuleOptimizer::for_each_used(const StepInput& input, bool whole, Use use) const {
+void RuleOptimizer::for_each_used(const StepInput& input, bool whole, const UseSegment& use) const {
   const auto pieces = used_pieces(input, whole);
   const auto announce = [&] {
     std::vector<StatePiece> sweep;
@@ -105,9 +112,11 @@ void RuleOptimizer::for_each_used(const StepInput& input, bool whole, Use use) c
   announce();
   for (const auto& [shard, piece] : pieces) {
     const RuleMemory memory = borrow(piece);
+    int64_t number = first_number_[shard - shards_.data()];
     for (const ShardSegment& segment : shard->segments) {
       const ShardSegment part = part_in(piece, segment);
-      if (input.used[segment.parameter] && part.numel() > 0) use(memory, part);
+      if (is_used(input, segment) && part.numel() > 0) use(memory, part, number);
+      ++number;
     }
   }
   announce();  // the next step's: its first pieces are read while training goes on
@@ -119,8 +128,15 @@ void RuleOptimizer::step(const StepInput& input) {
           std::string(rule_name(rule_)) + " has no betas for the schedule to move",
           "set cycle_momentum to false");
   at::NoGradGuard no_grad;
-  std::visit([&](const auto& rule) { run(rule, input); }, rule_);
-  for (size_t i = 0; i < steps_.size(); ++i) steps_[i] += input.used[i] ? 1 : 0;
+  if (rows_ != nullptr)
+    step_fused(input);
+  else
+    std::visit([&](const auto& rule) { run(rule, input); }, rule_);
+  if (input.on_device == nullptr) count_step(input.used);
+}
+
+void RuleOptimizer::count_step(std::span<const char> used) {
+  for (size_t i = 0; i < used.size(); ++i) steps_[i] += used[i] ? 1 : 0;
 }
 
 template <class Rule>
@@ -129,19 +145,12 @@ void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
   std::vector<double> sums;
   constexpr bool kWhole = Arithmetic::kSums > 0;  // partial sums are of blocks of whole segments
   if constexpr (kWhole) sums = sums_of(rule, input);
-  for_each_used(input, kWhole, [&](const RuleMemory& memory, const ShardSegment& segment) {
+  for_each_used(input, kWhole, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
     auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     if constexpr (Arithmetic::kSums > 0)
       scalars = Arithmetic::with_sums(scalars, &sums[segment.parameter * Arithmetic::kSums]);
-    switch (execution_) {
-      case Execution::kernels:
-        return kernel_passes::update<Rule>(memory, segment, scalars);
-      case Execution::fused_operators:
-        return fused_operators::update(fused_operators::kPlaceOf<Rule>, memory, segment,
-                                       fused_operators::bytes_of(scalars));
-      case Execution::operators:
-        return tensor_passes::update<Rule>(memory, segment, scalars);
-    }
+    if (execution_ == Execution::kernels) return kernel_passes::update<Rule>(memory, segment, scalars);
+    tensor_passes::update<Rule>(memory, segment, scalars);
   });
 }
 
@@ -149,22 +158,13 @@ template <class Rule>
 std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& input) const {
   using Arithmetic = kernels::Arithmetic<Rule>;
   std::vector<double> sums(steps_.size() * Arithmetic::kSums);
-  for_each_used(input, /*whole=*/true, [&](const RuleMemory& memory, const ShardSegment& segment) {
+  for_each_used(input, /*whole=*/true, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
     const auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     const auto over = [&](int64_t begin, int64_t end, double* into) {
       if (begin == end) return;
-      switch (execution_) {
-        case Execution::kernels:
-          return kernel_passes::direction<Rule>(memory, begin, end, scalars, into);
-        case Execution::fused_operators:
-          return kernel_passes::add_partials(
-              fused_operators::direction(fused_operators::kPlaceOf<Rule>, memory, begin, end,
-                                         fused_operators::bytes_of(scalars))
-                  .cpu(),
-              into);
-        case Execution::operators:
-          return tensor_passes::direction<Rule>(memory, begin, end, scalars, into);
-      }
+      if (execution_ == Execution::kernels)
+        return kernel_passes::direction<Rule>(memory, begin, end, scalars, into);
+      tensor_passes::direction<Rule>(memory, begin, end, scalars, into);
     };
     double elsewhere[Arithmetic::kSums] = {};  // what another rank counts
     over(segment.begin, segment.counted_begin, elsewhere);

@@ -1,8 +1,11 @@
 #pragma once
 // ShardOptimizer over our own update rules.
 
+#include <functional>
+#include <memory>
 #include <utility>
 
+#include "optim/fused_operators.h"
 #include "optim/kernels/rules.h"
 #include "optim/rule_memory.h"
 #include "optim/shard_optimizer.h"
@@ -20,6 +23,8 @@ class RuleOptimizer : public ShardOptimizer {
                 std::vector<OptimizerShard> shards, int parameters, Execution execution);
 
   void step(const StepInput& input) override;
+  bool decides_on_device() const override { return rows_ != nullptr; }
+  void count_step(std::span<const char> used) override;
   std::vector<std::string> state_names() const override;
   std::vector<int64_t> parameter_steps() const override { return steps_; }
   void set_parameter_steps(std::span<const int64_t> steps) override;
@@ -31,23 +36,34 @@ class RuleOptimizer : public ShardOptimizer {
                                                                         bool whole) const;
   std::vector<std::string_view> updated_kinds() const;
   kernels::Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
-  /// use(memory, segment) for every segment that has elements and is used. Of states on disk a piece at a
-  /// time where the rule takes every element by itself: then of a segment what lies in the piece.
-  template <class Use>
-  void for_each_used(const StepInput& input, bool whole, Use use) const;
+  /// use(memory, segment, its number among all) for every segment that has elements and is used, or may be
+  /// where the device decides. Of states on disk a piece at a time where the rule takes every element by
+  /// itself: then of a segment what lies in the piece.
+  using UseSegment = std::function<void(const RuleMemory&, const ShardSegment&, int64_t number)>;
+  void for_each_used(const StepInput& input, bool whole, const UseSegment& use) const;
   /// Both phases; the sums of a rule that has some are those of parameter i from i * kSums.
   template <class Rule>
   void run(const Rule& rule, const StepInput& input) const;
   template <class Rule>
   std::vector<double> sums_of(const Rule& rule, const StepInput& input) const;
 
+  // By fused operators: scalars stand in a table on the device, a row a segment (rule_optimizer_fused.cpp).
+  void make_rows();
+  void step_fused(const StepInput& input) const;
+  template <class Rule>
+  void fill_rows(const Rule& rule, const StepInput& input) const;
+  template <class Rule>
+  at::Tensor fused_sums(const Rule& rule, const StepInput& input) const;
+
   OptimizerRule rule_;
   std::vector<ParameterGroup> groups_;
   std::span<const std::string_view> names_;
   StateStore& states_;
   std::vector<OptimizerShard> shards_;
-  std::vector<int64_t> steps_;  // by parameter
+  std::vector<int64_t> first_number_;  // of each shard's segments
+  std::vector<int64_t> steps_;         // by parameter
   Execution execution_;
+  std::unique_ptr<fused_operators::Rows> rows_;  // of all segments, in order; null for other ways
 };
 
 /// Checks new step counts: one for each parameter, none negative. Throws Usage.

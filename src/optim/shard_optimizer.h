@@ -50,8 +50,19 @@ struct OptimizerShard {
   std::vector<ShardSegment> segments;  // ascending, disjoint
 };
 
+/// A step of which the device knows first whether anything changes, and how much: the host does not wait.
+/// Values are fp64 on the device of the shards.
+struct DeviceDecision {
+  at::Tensor squared_norm;  // [1], of all gradients; where it is not finite nothing changes
+  at::Tensor used;          // [parameters]: above 0 where one had a gradient on some rank
+  double max_norm = 0;      // as clip_result's
+  /// As StepInput::sum_over_ranks: [parameters, sums], returns the sums over all ranks.
+  std::function<at::Tensor(const at::Tensor& sums)> sum_over_ranks;
+};
+
 struct StepInput {
-  /// Times the raw gradient: 1 / (ranks * micro-batches * loss scale) * clip coefficient.
+  /// Times the raw gradient: 1 / (ranks * micro-batches * loss scale) * clip coefficient (this one only where
+  /// the host decides).
   double gradient_scale = 1;
   /// This step's base rate.
   double lr = 0;
@@ -63,6 +74,9 @@ struct StepInput {
   /// gets the same bits. Called at most once a step, by all ranks or by none: whether depends on the rule
   /// alone. Empty: the shards hold whole parameters.
   std::function<void(std::span<double> sums)> sum_over_ranks = {};
+  /// In place of `used` and `sum_over_ranks`, where decides_on_device(). The host's part of the step,
+  /// count_step(), follows when it knows: before the next one.
+  const DeviceDecision* on_device = nullptr;
 };
 
 /// Updates all shards of one rank. State is created in the store at construction. Not thread safe; a step
@@ -75,6 +89,10 @@ class ShardOptimizer {
   /// parameter keeps everything: value, moments, step count. Throws Usage before any change if `input` does
   /// not fit.
   virtual void step(const StepInput& input) = 0;
+  /// Whether a step may be given StepInput::on_device.
+  virtual bool decides_on_device() const { return false; }
+  /// After such a step: what the device has decided, by parameter index. Nothing where it skipped the step.
+  virtual void count_step(std::span<const char> /*used*/) {}
   /// Kinds of the fp32 states that every shard has in the store ("exp_avg", ...), for checkpoints and tests.
   /// To load: set_parameter_steps, then write them. Throws Unsupported, naming the type, for a torch
   /// optimizer whose state it does not know.
@@ -107,5 +125,9 @@ ClipResult clip_result(double squared_norm, double max_norm);
 /// Contracts as ShardOptimizer::step.
 double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, double scale,
                     std::span<const char> used);
+/// The same of all segments, used or not, in the memory of a device that has the fused operators: fp64 [1]
+/// there, the CPU's bits. The host does not wait.
+at::Tensor squared_norm_on_device(StateStore& states, std::span<const OptimizerShard> shards, double scale,
+                                  c10::Device device);
 
 }  // namespace zero

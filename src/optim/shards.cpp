@@ -95,7 +95,7 @@ void check_step(const StepInput& input, size_t parameters) {
           "gradient_scale is " + to_text(input.gradient_scale) + ", expected a finite number");
   require(is_finite_non_negative(input.lr), ErrorKind::Usage, place,
           "lr is " + to_text(input.lr) + ", expected " + std::string(kFiniteNonNegative));
-  require(input.used.size() == parameters, ErrorKind::Usage, place,
+  require(input.used.size() == parameters || input.on_device != nullptr, ErrorKind::Usage, place,
           "used has " + std::to_string(input.used.size()) + " entries for " + std::to_string(parameters) +
               " parameters");
   if (!input.betas) return;

@@ -1,5 +1,7 @@
 #include "sharding/axes_agreement.h"
 
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <sstream>
 #include <string>
 
+#include "compute/host_copies.h"
 #include "mesh/agree.h"
 #include "zero/error.h"
 
@@ -68,6 +71,7 @@ void AxesAgreement::number(const Mesh& mesh, const Plan& plan) {
   for_each_parameter(
       plan, [&](const UnitParameter& parameter) { common_number_.push_back(numbers.at(parameter.name)); });
   common_parameters_ = std::ssize(numbers);
+  common_number_on_device_ = copied_to_device(at::tensor(common_number_, at::kLong), mesh.device());
 }
 
 // A parameter that is said to be the same along an axis must be the same box there.
@@ -90,29 +94,31 @@ void AxesAgreement::require_same_replicas(const Mesh& mesh, const Plan& plan) co
   }
 }
 
-at::Tensor AxesAgreement::summed(const at::Tensor& own, std::string_view what) const {
-  const at::Tensor on_device = own.to(mesh_.device());
-  everyone_.all_reduce(on_device, Group::Reduce::Sum, what).wait();
-  return on_device.cpu();
+at::Tensor AxesAgreement::add_up(const at::Tensor& squares, std::span<const int> gathered_units,
+                                 std::span<const char> used) const {
+  const uint32_t gather_order = number_of(gathered_units);
+  const at::Tensor own = at::zeros({uses() + common_parameters_}, at::kDouble);
+  double* const mine = own.mutable_data_ptr<double>();
+  mine[kOrders + 2 * dp_group_] = gather_order;
+  mine[kOrders + 2 * dp_group_ + 1] = static_cast<double>(gather_order) * gather_order;
+  for (size_t i = 0; i < used.size(); ++i) mine[uses() + common_number_[i]] = used[i];
+
+  const at::Tensor sums = copied_to_device(own, mesh_.device());
+  sums.narrow(0, 0, 1).copy_(squares);
+  everyone_.all_reduce(sums, Group::Reduce::Sum, "gradient norm").wait();
+  return sums;
 }
 
-StepAgreement AxesAgreement::agree_on_step(double squares, std::span<const int> gathered_units,
-                                           std::span<const char> used) const {
-  const uint32_t gather_order = number_of(gathered_units);
-  // The norm, for each group along "dp" the sums of its orders and their squares, and the parameters.
-  const int64_t orders = 1, uses = orders + int64_t{2} * dp_groups_;
-  const at::Tensor own = at::zeros({uses + common_parameters_}, at::kDouble);
-  double* const mine = own.mutable_data_ptr<double>();
-  mine[0] = squares;
-  mine[orders + 2 * dp_group_] = gather_order;
-  mine[orders + 2 * dp_group_ + 1] = static_cast<double>(gather_order) * gather_order;
-  for (size_t i = 0; i < used.size(); ++i) mine[uses + common_number_[i]] = used[i];
+at::Tensor AxesAgreement::used(const at::Tensor& sums) const {
+  return sums.narrow(0, uses(), common_parameters_).index_select(0, common_number_on_device_);
+}
 
-  const at::Tensor sums = summed(own, "gradient norm");
-  const double* const all = sums.const_data_ptr<double>();
-  require_same_order({all + orders, all + uses}, gathered_units);
+StepAgreement AxesAgreement::agreement(const at::Tensor& sums_on_host,
+                                       std::span<const int> gathered_units) const {
+  const auto* const all = sums_on_host.const_data_ptr<double>();
+  require_same_order({all + kOrders, all + uses()}, gathered_units);
   StepAgreement agreed{.squared_norm = all[0], .used = {}};
-  for (const int64_t number : common_number_) agreed.used.push_back(all[uses + number] > 0 ? 1 : 0);
+  for (const int64_t number : common_number_) agreed.used.push_back(all[uses() + number] > 0 ? 1 : 0);
   return agreed;
 }
 
@@ -152,15 +158,17 @@ void AxesAgreement::name_other_order(std::span<const int> gathered_units) const 
 
 void AxesAgreement::sum_over_ranks(std::span<double> sums) const {
   if (everyone_.size() == 1 || sums.empty()) return;
-  const int64_t parameters = std::ssize(common_number_), each = std::ssize(sums) / parameters;
-  const at::Tensor own = at::zeros({common_parameters_ * each}, at::kDouble);
-  double* const mine = own.mutable_data_ptr<double>();
-  for (int64_t i = 0; i < parameters; ++i)
-    std::copy_n(sums.data() + i * each, each, mine + common_number_[i] * each);
-  const at::Tensor found = summed(own, "sums of parameters");
-  const double* const all = found.const_data_ptr<double>();
-  for (int64_t i = 0; i < parameters; ++i)
-    std::copy_n(all + common_number_[i] * each, each, sums.data() + i * each);
+  const int64_t parameters = std::ssize(common_number_);
+  const at::Tensor own = at::from_blob(sums.data(), {parameters, std::ssize(sums) / parameters}, at::kDouble);
+  own.copy_(sum_over_ranks(copied_to_device(own, mesh_.device())));
+}
+
+at::Tensor AxesAgreement::sum_over_ranks(const at::Tensor& sums) const {
+  if (everyone_.size() == 1 || sums.numel() == 0) return sums;
+  const at::Tensor all = at::zeros({common_parameters_, sums.size(1)}, sums.options());
+  all.index_copy_(0, common_number_on_device_, sums);
+  everyone_.all_reduce(all, Group::Reduce::Sum, "sums of parameters").wait();
+  return all.index_select(0, common_number_on_device_);
 }
 
 }  // namespace zero::detail

@@ -32,22 +32,31 @@ class AxesAgreement {
   /// Whether ranks along other axes hold the same values of a parameter, and this one is not the first.
   bool is_copy(int parameter) const { return is_copy_[parameter] != 0; }
 
-  /// Adds up what the ranks bring: `squares` of their gradients, and which parameters had one. Throws Comm,
-  /// naming ranks and units, where ranks of one group along "dp" have gathered units in other orders. One
-  /// small all-reduce.
-  StepAgreement agree_on_step(double squares, std::span<const int> gathered_units,
-                              std::span<const char> used) const;
+  /// Adds up what the ranks bring: `squares` of their gradients (fp64 [1] on the mesh's device), and which
+  /// parameters had one. fp64 on the mesh's device, for the functions that follow; the host does not wait for
+  /// a device. One small all-reduce.
+  at::Tensor add_up(const at::Tensor& squares, std::span<const int> gathered_units,
+                    std::span<const char> used) const;
+  /// Of what add_up() gave: the squared norm [1], and by parameter how many ranks had a gradient.
+  at::Tensor squared_norm(const at::Tensor& sums) const { return sums.narrow(0, 0, 1); }
+  at::Tensor used(const at::Tensor& sums) const;
+  /// The same on the host. Throws Comm, naming ranks and units, where ranks of one group along "dp" had
+  /// gathered units in other orders: all ranks call it.
+  StepAgreement agreement(const at::Tensor& sums_on_host, std::span<const int> gathered_units) const;
 
   /// Several sums of each parameter, those of the first one first, added up over all ranks in place. One
   /// all-reduce; nothing where there are no sums or no other ranks.
   void sum_over_ranks(std::span<double> sums) const;
+  /// fp64 [parameters, sums] on the mesh's device, the same; the host does not wait for it.
+  at::Tensor sum_over_ranks(const at::Tensor& sums) const;
 
  private:
   void number(const Mesh& mesh, const Plan& plan);
   void find_copies(const Mesh& mesh, const Plan& plan);
   void require_same_replicas(const Mesh& mesh, const Plan& plan) const;
-  /// [n] fp64 on the CPU, summed over all ranks.
-  at::Tensor summed(const at::Tensor& own, std::string_view what) const;
+  // The norm, for each group along "dp" the sums of its orders and their squares, and the parameters.
+  static constexpr int64_t kOrders = 1;
+  int64_t uses() const { return kOrders + int64_t{2} * dp_groups_; }
   void require_same_order(std::span<const double> sums_and_squares,
                           std::span<const int> gathered_units) const;
   [[noreturn]] void name_other_order(std::span<const int> gathered_units) const;
@@ -60,6 +69,7 @@ class AxesAgreement {
   std::vector<char> is_copy_;
   std::vector<int64_t> common_number_;  // per parameter, among those of all ranks of all axes
   int64_t common_parameters_ = 0;       // how many those are
+  at::Tensor common_number_on_device_;  // int64
 };
 
 }  // namespace zero::detail

@@ -1,9 +1,11 @@
 #include "sharding/sharded_model.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "base/nearest.h"
 #include "compute/memory_purpose.h"
@@ -179,43 +181,73 @@ double ShardedModel::gradient_scale() const {
   return gradients->raw_scale() / (static_cast<double>(all.size()) * plan.accumulation_steps);
 }
 
-// What this rank adds to the square of the norm. Not finite where any of its gradients is not, counted or
-// not.
-double ShardedModel::own_squares(double scale) {
+// What this rank adds to the square of the norm, fp64 [1] on the mesh's device. Not finite where any of its
+// gradients is not, counted or not.
+at::Tensor ShardedModel::own_squares(double scale) {
   const std::vector<char> everything(names_.size(), 1);
-  const double counted = squared_norm(states, optimizer_shards, scale, everything);
+  const auto of = [&](std::span<const OptimizerShard> shards) {
+    if (optimizer->decides_on_device()) return squared_norm_on_device(states, shards, scale, mesh.device());
+    return at::full({1}, squared_norm(states, shards, scale, everything),
+                    at::TensorOptions(mesh.device()).dtype(at::kDouble));
+  };
+  const at::Tensor counted = of(optimizer_shards);
   if (counted_elsewhere_.empty()) return counted;
-  const double elsewhere = squared_norm(states, counted_elsewhere_, scale, everything);
-  return std::isfinite(elsewhere) ? counted : counted + elsewhere;
+  const at::Tensor elsewhere = of(counted_elsewhere_);
+  return at::where(elsewhere.isfinite(), counted, counted + elsewhere);
 }
 
-StepAgreement ShardedModel::agree_on_step() {
+at::Tensor ShardedModel::add_up_step() {
   const TraceScope span(mesh.trace(), Trace::Row::Optimizer, "gradient norm");
-  return axes_->agree_on_step(own_squares(gradient_scale()), residency->take_order(), gradients->used());
+  std::vector<int> order = residency->take_order();
+  at::Tensor sums = axes_->add_up(own_squares(gradient_scale()), order, gradients->used());
+  under_way_ = UnderWay{.outcome = std::make_shared<StepOutcome>(sums, options.gradient_clipping),
+                        .gathered_units = std::move(order),
+                        .is_counted = !optimizer->decides_on_device()};
+  return sums;
 }
 
-void ShardedModel::update(const StepInput& input) {
+void ShardedModel::settle() {
+  const std::optional<UnderWay> step = std::exchange(under_way_, std::nullopt);
+  if (!step) return;
+  const OwnWork own;
+  used_everywhere = axes_->agreement(step->outcome->sums(), step->gathered_units).used;
+  if (!step->is_counted && !step->outcome->skipped()) optimizer->count_step(used_everywhere);
+}
+
+void ShardedModel::run(const StepInput& input) {
   const TraceScope span(mesh.trace(), Trace::Row::Optimizer, "update");
   residency->finish_fetches();
   optimizer->step(input);
   residency->values_changed();
 }
 
+void ShardedModel::update(StepInput input, const at::Tensor& sums) {
+  input.gradient_scale = gradient_scale();
+  if (optimizer->decides_on_device()) {
+    const DeviceDecision decision{
+        .squared_norm = axes_->squared_norm(sums),
+        .used = axes_->used(sums),
+        .max_norm = options.gradient_clipping,
+        .sum_over_ranks = [this](const at::Tensor& own) { return axes_->sum_over_ranks(own); }};
+    input.on_device = &decision;
+    return run(input);
+  }
+  const std::shared_ptr<StepOutcome> outcome = under_way_->outcome;
+  settle();
+  if (outcome->skipped()) return;
+  input.gradient_scale *= outcome->clip().coefficient;
+  input.used = used_everywhere;
+  input.sum_over_ranks = [this](std::span<double> own) { axes_->sum_over_ranks(own); };
+  run(input);
+}
+
 StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
   residency->require_no_pins();
+  settle();
   const OwnWork own;
-  const StepAgreement agreed = agree_on_step();
-  used_everywhere = agreed.used;
-  const StepResult result{.stepped = true,
-                          .skipped = !std::isfinite(agreed.squared_norm),
-                          .lr = lr,
-                          .clip = clip_result(agreed.squared_norm, options.gradient_clipping)};
-  if (!result.skipped)
-    update({.gradient_scale = gradient_scale() * result.clip.coefficient,
-            .lr = lr,
-            .used = used_everywhere,
-            .betas = betas,
-            .sum_over_ranks = [this](std::span<double> sums) { axes_->sum_over_ranks(sums); }});
+  const at::Tensor sums = add_up_step();
+  StepResult result(lr, under_way_->outcome);
+  update({.lr = lr, .betas = betas}, sums);
   gradients->clear();
   return result;
 }

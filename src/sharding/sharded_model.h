@@ -13,6 +13,7 @@
 #include "sharding/gradients.h"
 #include "sharding/model_parameters.h"
 #include "sharding/residency.h"
+#include "sharding/step_outcome.h"
 #include "sharding/unit.h"
 #include "zero/engine_options.h"
 #include "zero/step_result.h"
@@ -47,8 +48,12 @@ class ShardedModel {
   std::vector<ShardSegment> segments_of_parameter(int parameter) const;
 
   /// Averages over ranks and `accumulation_steps`, clips, updates the shards; clears the gradients. Slabs are
-  /// out of date afterwards. Throws Comm if ranks gathered units in different orders. Collective.
+  /// out of date afterwards. settle()s the step before. Collective.
   StepResult step(double lr, std::optional<Betas> betas = {});
+  /// Takes over what the last step found out: at its end on the CPU, and on a device, which the host does not
+  /// wait for, before the next step and before anything is saved or loaded. Throws Comm if ranks had gathered
+  /// units in different orders. Collective.
+  void settle();
 
   /// One parameter of flat shards [shard_numel] (one of every rank), as fp32 on CPU. Collective.
   at::Tensor gather(Place place, const at::Tensor& shard) const;
@@ -77,9 +82,10 @@ class ShardedModel {
   const UnitParameter& layout_of(Place place) const {
     return plan.units[place.unit].parameters[place.parameter];
   }
-  double own_squares(double scale);
-  StepAgreement agree_on_step();
-  void update(const StepInput& input);
+  at::Tensor own_squares(double scale);
+  at::Tensor add_up_step();
+  void update(StepInput input, const at::Tensor& sums);
+  void run(const StepInput& input);
 
   ModelParameters model_;
   std::vector<std::string> names_;  // per parameter index
@@ -88,6 +94,13 @@ class ShardedModel {
   std::unordered_map<std::string, int> index_;
   std::optional<AxesAgreement> axes_;              // there once the plan is
   std::vector<OptimizerShard> counted_elsewhere_;  // the trainable units, counting copies alone
+
+  struct UnderWay {
+    std::shared_ptr<StepOutcome> outcome;
+    std::vector<int> gathered_units;
+    bool is_counted;  // by the optimizer
+  };
+  std::optional<UnderWay> under_way_;  // a step that was not settled
 };
 
 }  // namespace zero::detail

@@ -248,8 +248,9 @@ StepReport Trainer::step() {
   const EngineStats stats = engine_.stats();
   report.step = ++step_;
   report.lr = stepped.lr;
-  report.grad_norm = stepped.clip.norm_before;
-  report.clip_coefficient = stepped.clip.coefficient;
+  const ClipResult clip = stepped.clip();
+  report.grad_norm = clip.norm_before;
+  report.clip_coefficient = clip.coefficient;
   report.tokens = result_.tokens;
   report.step_s = seconds_since(begin);
   report.tokens_per_s = static_cast<double>(tokens) / std::max(report.step_s, 1e-9);
@@ -258,7 +259,7 @@ StepReport Trainer::step() {
   report.peak_resident_bytes = memory.peak_resident_bytes;
   report.slab_bytes = stats.resident_bytes;
   report.peak_slab_bytes = stats.peak_resident_bytes;
-  report.skipped = stepped.skipped;
+  report.skipped = stepped.skipped();
   if (options_.device_figures) report.device = options_.device_figures();
   return report;
 }

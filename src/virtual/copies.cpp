@@ -104,7 +104,10 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
     if (moves) move_bytes(target_bytes, source_bytes);
     if (touches_host && non_blocking) warn_of_unpinned(owner, plan, plan.is_from_host ? source : target);
     if (other_clock != clock) owner.wait(other_clock, owner.record(clock));
-    if (touches_host) owner.synchronize(clock);
+    if (touches_host) {
+      owner.note_host_wait(plan.device, plan.name());
+      owner.synchronize(clock);
+    }
   }
   owner.raise_faults(plan.name());
   return target;

@@ -64,10 +64,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return machine().host_asks(machine().record(clock_of(stream)));
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    machine().note_host_wait(stream.device_index(), "synchronize stream");
     machine().synchronize(clock_of(stream));
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
-    machine().synchronize_device(device < 0 ? this_thread().device : device);
+    const int index = device < 0 ? this_thread().device : device;
+    machine().note_host_wait(index, "synchronize device");
+    machine().synchronize_device(index);
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex /*device*/,
@@ -82,7 +85,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return event == nullptr || machine().host_asks(moment_of(event));
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) machine().host_waits(moment_of(event));
+    if (event == nullptr) return;
+    machine().note_host_wait(this_thread().device, "synchronize event");
+    machine().host_waits(moment_of(event));
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex /*device*/) const override {
     constexpr double kPicosecondsOfMillisecond = 1e9;

@@ -198,7 +198,10 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (!traits.uses_values || (!writes && call.fresh_results().empty() && !traits.waits)) return;
   if (is_checked) note_results(owner, call);
   account(owner, traits, call, at);
-  if (traits.waits && (!traits.is_index || call.has_mask())) owner.synchronize(at.clock);
+  if (traits.waits && (!traits.is_index || call.has_mask())) {
+    owner.note_host_wait(call.device(), traits.name);
+    owner.synchronize(at.clock);
+  }
   owner.raise_faults(traits.name.c_str());
 }
 
@@ -231,6 +234,7 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   const auto bytes = static_cast<double>(tensor.nbytes());
   owner.spend(at, Engine::CopyOut, owner.description().device_to_host.time_of(bytes), bytes, 0);
   owner.note_host_read(call.device());
+  owner.note_host_wait(call.device(), at.work);
   owner.synchronize(at.clock);
   owner.raise_faults(at.work);
   if (!has_values(tensor)) return at::Scalar(1);

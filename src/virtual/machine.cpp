@@ -124,6 +124,11 @@ void Machine::host_waits(const Moment& moment) {
   run_queue(state_[kHost].seen);
 }
 
+void Machine::note_host_wait(int device, const std::string& operation) {
+  const std::lock_guard lock(mutex_);
+  ++work_[device].host_waits[operation];
+}
+
 bool Machine::host_asks(const Moment& moment) {
   const std::lock_guard lock(mutex_);
   if (moment.time > state_[kHost].time) {

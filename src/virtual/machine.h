@@ -33,6 +33,7 @@ struct Work {
   int64_t kernels = 0, copies = 0;
   int64_t host_reads = 0;  // scalars and copies to the host
   double flops = 0, kernel_bytes = 0, copied_bytes = 0;
+  std::map<std::string, int64_t> host_waits;
   std::array<Picoseconds, kEngines> busy{};
 };
 
@@ -85,6 +86,8 @@ class Machine {
   /// What the stream is given next comes after `moment`.
   void wait(int clock, const Moment& moment);
   void host_waits(const Moment& moment);
+  /// For the report: the program makes the host wait for a device, by that operator or call.
+  void note_host_wait(int device, const std::string& operation);
   /// Whether `moment` has come; if so the host has seen it. Asking takes time.
   bool host_asks(const Moment& moment);
   void synchronize(int clock);

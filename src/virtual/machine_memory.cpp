@@ -62,6 +62,7 @@ Block& Machine::take(int clock, size_t bytes, const std::string& purpose) {
   drain_limbo(device);
   if (Block* block = try_take(clock, bytes, purpose)) return *block;
   // Like emptying the cache of a real device's allocator: once it is idle, memory belongs to no stream.
+  note_host_wait(device, "out of memory");
   synchronize_device(device);
   drain_limbo(device);
   arena(device).forget_streams();

@@ -69,6 +69,7 @@ DeviceReport VirtualDevices::report(int index) const {
   report.peak_bytes = static_cast<int64_t>(arena.peak_bytes());
   report.used_by_purpose = bytes_by_purpose(arena.used_by_purpose());
   report.peak_by_purpose = bytes_by_purpose(arena.peak_by_purpose());
+  report.host_waits = work.host_waits;
   report.kernels = work.kernels;
   report.copies = work.copies;
   report.host_reads = work.host_reads;

@@ -46,6 +46,10 @@ struct DeviceReport {
   int64_t kernels = 0, copies = 0;
   int64_t host_reads = 0;  // scalars and copies to the host
   double flops = 0, kernel_bytes = 0, copied_bytes = 0;
+  // How often the host has waited, by what made it: an operator that gives a number or a shape to the host, a
+  // copy ("copy to host", or "copy to device" of memory that is not pinned), "synchronize event",
+  // "synchronize stream", "synchronize device", "out of memory". VirtualDevices' own members are not counted.
+  std::map<std::string, int64_t> host_waits;
   double compute_ns = 0, copy_in_ns = 0, copy_out_ns = 0;  // busy
   // Since begin_measure(), with a trace or shapes only: some collective is under way; of that, no kernel
   // runs.

@@ -1,11 +1,11 @@
 // The reference's own functions (passes.h over Scalar), an element or a lane of sums a thread. Compiled with
 // -fmad=false: the bits are the CPU's.
 
-#include <cstring>
 #include <variant>
 
 #include "optim/cuda/launch.h"
 #include "optim/kernels/passes.h"
+#include "optim/kernels/scalar_rows.h"
 
 namespace zero::kernels::cuda {
 namespace {
@@ -19,7 +19,9 @@ unsigned grid_of(int64_t count) {
 }
 
 template <class Rule, Element kGradient, class Weights, int kStates, Phase kPhase>
-__global__ void update_elements(Buffers buffers, typename Rule::Scalars scalars, int64_t count) {
+__global__ void update_elements(Buffers buffers, const ScalarRow<Rule>* row, int64_t count) {
+  if (row->is_active == 0) return;
+  const auto scalars = row->scalars;
   NoSums none;
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride)
@@ -44,7 +46,7 @@ __device__ void store_lanes(double (&lanes)[kBlocksAtATime][kSums][kLanes], int6
 }
 
 template <class Rule, Element kGradient, class Weights, int kStates>
-__global__ void direction_blocks(Buffers buffers, typename Rule::Scalars scalars, int64_t count,
+__global__ void direction_blocks(Buffers buffers, const ScalarRow<Rule>* row, int64_t count,
                                  int64_t block_numel, double* sums) {
   __shared__ double lanes[kBlocksAtATime][Rule::kSums][kLanes];
   const int64_t block = int64_t{blockIdx.x} * kBlocksAtATime + threadIdx.y;
@@ -53,7 +55,9 @@ __global__ void direction_blocks(Buffers buffers, typename Rule::Scalars scalars
   const int64_t end = begin + block_numel < count ? begin + block_numel : count;
   double own[Rule::kSums] = {};
   OneLane lane{own};
-  for (int64_t i = begin + threadIdx.x; i < end; i += kLanes)
+  const auto scalars = row->scalars;
+  const int64_t stop = row->is_active != 0 ? end : begin;  // sums of 0
+  for (int64_t i = begin + threadIdx.x; i < stop; i += kLanes)
     run_elements<Scalar, Rule, kGradient, Weights, kStates, Phase::direction>(buffers, scalars, i, i + 1,
                                                                               lane);
   for (int k = 0; k < Rule::kSums; ++k) lanes[threadIdx.y][k][threadIdx.x] = own[k];
@@ -82,47 +86,65 @@ unsigned grid_of_blocks(int64_t count, int64_t block) {
   return static_cast<unsigned>((count + elements - 1) / elements);
 }
 
-template <class Scalars>
-bool read(std::string_view bytes, Scalars& scalars) {
-  if (bytes.size() != sizeof scalars) return false;
-  std::memcpy(&scalars, bytes.data(), sizeof scalars);
-  return true;
-}
-
-/// Calls f with the arithmetic of the rule at `place` and its scalars; false where they do not fit.
-template <class F, class... Rules>
-bool with_rule(int64_t place, std::string_view bytes, F f, const std::variant<Rules...>*) {
-  const auto call = [&](auto arithmetic) {
-    typename decltype(arithmetic)::Scalars scalars;
-    return read(bytes, scalars) && f(arithmetic, scalars);
-  };
-  int64_t at = 0;
-  return ((at++ == place && call(Arithmetic<Rules>{})) || ...);
+// A thread for each piece and sum: pieces are units' and few.
+__global__ void total_pieces(const double* partials, int64_t sums, const int64_t* ends, int64_t pieces,
+                             double* totals) {
+  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at >= pieces * sums) return;
+  const int64_t piece = at / sums, sum = at % sums;
+  totals[at] = ordered_total(partials + sum, piece == 0 ? 0 : ends[piece - 1], ends[piece], sums);
 }
 
 template <class Rule>
-void launch_update(const Buffers& buffers, const typename Rule::Scalars& scalars, int64_t count,
-                   cudaStream_t stream) {
+__device__ ScalarRow<Rule>& row_at(char* table, int64_t row) {
+  return *reinterpret_cast<ScalarRow<Rule>*>(table + row * kScalarRowBytes);
+}
+
+template <class Rule>
+__global__ void decide_rows(char* table, const int64_t* parameters, int64_t rows, const double* squared_norm,
+                            const double* used, double gradient_scale, double max_norm) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row < rows)
+    decide(row_at<Rule>(table, row), {*squared_norm, gradient_scale, max_norm}, used[parameters[row]]);
+}
+
+template <class Rule>
+__global__ void apply_sums_to_rows(char* table, const int64_t* parameters, int64_t rows, const double* sums) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  auto& scalars = row_at<Rule>(table, row).scalars;
+  scalars = Rule::with_sums(scalars, sums + parameters[row] * Rule::kSums);
+}
+
+/// Calls f with the arithmetic of the rule at `place`; false where there is none, or f says so.
+template <class F, class... Rules>
+bool with_rule(int64_t place, F f, const std::variant<Rules...>*) {
+  int64_t at = 0;
+  return ((at++ == place && f(Arithmetic<Rules>{})) || ...);
+}
+
+template <class Rule>
+void launch_update(const Buffers& buffers, const ScalarRow<Rule>* row, int64_t count, cudaStream_t stream) {
   constexpr Phase kPhase = Rule::kSums > 0 ? Phase::update : Phase::fused;
   with_gradient(buffers, [&](auto gradient) {
     with_master(buffers, [&](auto weights) {
       with_states<Rule>(buffers, [&](auto states) {
         update_elements<Rule, decltype(gradient)::value, decltype(weights), decltype(states)::value, kPhase>
-            <<<grid_of(count), kThreads, 0, stream>>>(buffers, scalars, count);
+            <<<grid_of(count), kThreads, 0, stream>>>(buffers, row, count);
       });
     });
   });
 }
 
 template <class Rule>
-void launch_direction(Buffers buffers, const typename Rule::Scalars& scalars, int64_t count, int64_t block,
-                      double* sums, cudaStream_t stream) {
+void launch_direction(Buffers buffers, const ScalarRow<Rule>* row, int64_t count, int64_t block, double* sums,
+                      cudaStream_t stream) {
   if (!buffers.remainder) buffers.parameter_type = Element::none;
   const unsigned grid = grid_of_blocks(count, block);
   with_gradient(buffers, [&](auto gradient) {
     const auto run = [&](auto weights) {
       direction_blocks<Rule, decltype(gradient)::value, decltype(weights), Rule::kMostStates>
-          <<<grid, lanes_of_blocks(), 0, stream>>>(buffers, scalars, count, block, sums);
+          <<<grid, lanes_of_blocks(), 0, stream>>>(buffers, row, count, block, sums);
     };
     if (buffers.remainder) return run(Master<Element::bf16, true>{});
     run(Master<Element::none, false>{});
@@ -133,25 +155,58 @@ constexpr const OptimizerRule* kRules = nullptr;
 
 }  // namespace
 
-cudaError_t update(int64_t rule, const Buffers& buffers, std::string_view scalars, int64_t count,
+cudaError_t update(int64_t rule, const Buffers& buffers, const void* row, int64_t count,
                    cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  const auto launch = [&](auto arithmetic, const auto& values) {
-    launch_update<decltype(arithmetic)>(buffers, values, count, stream);
+  const auto launch = [&](auto arithmetic) {
+    using Rule = decltype(arithmetic);
+    launch_update<Rule>(buffers, static_cast<const ScalarRow<Rule>*>(row), count, stream);
     return true;
   };
-  return with_rule(rule, scalars, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
+  return with_rule(rule, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
 }
 
-cudaError_t direction(int64_t rule, const Buffers& buffers, std::string_view scalars, int64_t count,
-                      int64_t block, double* sums, cudaStream_t stream) {
+cudaError_t direction(int64_t rule, const Buffers& buffers, const void* row, int64_t count, int64_t block,
+                      double* sums, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  const auto launch = [&](auto arithmetic, const auto& values) {
+  const auto launch = [&](auto arithmetic) {
     using Rule = decltype(arithmetic);
-    if constexpr (Rule::kSums > 0) launch_direction<Rule>(buffers, values, count, block, sums, stream);
+    if constexpr (Rule::kSums > 0)
+      launch_direction<Rule>(buffers, static_cast<const ScalarRow<Rule>*>(row), count, block, sums, stream);
     return Rule::kSums > 0;
   };
-  return with_rule(rule, scalars, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
+  return with_rule(rule, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
+}
+
+cudaError_t ordered_totals(const double* partials, int64_t sums, const int64_t* ends, int64_t pieces,
+                           double* totals, cudaStream_t stream) {
+  if (pieces * sums == 0) return cudaSuccess;
+  total_pieces<<<grid_of(pieces * sums), kThreads, 0, stream>>>(partials, sums, ends, pieces, totals);
+  return cudaGetLastError();
+}
+
+cudaError_t decide(int64_t rule, const RowsOnDevice& rows, const double* squared_norm, const double* used,
+                   double gradient_scale, double max_norm, cudaStream_t stream) {
+  if (rows.count == 0) return cudaSuccess;
+  const auto launch = [&](auto arithmetic) {
+    decide_rows<decltype(arithmetic)><<<grid_of(rows.count), kThreads, 0, stream>>>(
+        static_cast<char*>(rows.table), rows.parameters, rows.count, squared_norm, used, gradient_scale,
+        max_norm);
+    return true;
+  };
+  return with_rule(rule, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
+}
+
+cudaError_t apply_sums(int64_t rule, const RowsOnDevice& rows, const double* sums, cudaStream_t stream) {
+  if (rows.count == 0) return cudaSuccess;
+  const auto launch = [&](auto arithmetic) {
+    using Rule = decltype(arithmetic);
+    if constexpr (Rule::kSums > 0)
+      apply_sums_to_rows<Rule><<<grid_of(rows.count), kThreads, 0, stream>>>(
+          static_cast<char*>(rows.table), rows.parameters, rows.count, sums);
+    return Rule::kSums > 0;
+  };
+  return with_rule(rule, launch, kRules) ? cudaGetLastError() : cudaErrorInvalidValue;
 }
 
 cudaError_t sums_of_squares(const void* values, Element type, int64_t count, int64_t block, double* sums,

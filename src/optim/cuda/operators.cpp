@@ -17,21 +17,21 @@ namespace zero::fused_operators {
 namespace {
 
 void update_on_cuda(int64_t rule, at::Tensor master, const at::Tensor& gradient,
-                    std::optional<at::Tensor> parameter, at::TensorList states, c10::string_view scalars) {
+                    std::optional<at::Tensor> parameter, at::TensorList states, const at::Tensor& row) {
   const c10::cuda::CUDAGuard guard(master.device());
   const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
-  C10_CUDA_CHECK(
-      kernels::cuda::update(rule, buffers, scalars, master.numel(), c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(kernels::cuda::update(rule, buffers, row.const_data_ptr(), master.numel(),
+                                       c10::cuda::getCurrentCUDAStream()));
 }
 
 at::Tensor direction_on_cuda(int64_t rule, const at::Tensor& master, const at::Tensor& gradient,
                              const std::optional<at::Tensor>& parameter, at::TensorList states,
-                             c10::string_view scalars) {
+                             const at::Tensor& row) {
   const c10::cuda::CUDAGuard guard(master.device());
   const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
   const at::Tensor sums = at::empty({kernel_passes::blocks_of(master.numel()), sums_of_rule(rule)},
                                     master.options().dtype(at::kDouble));
-  C10_CUDA_CHECK(kernels::cuda::direction(rule, buffers, scalars, master.numel(), kSumBlockNumel,
+  C10_CUDA_CHECK(kernels::cuda::direction(rule, buffers, row.const_data_ptr(), master.numel(), kSumBlockNumel,
                                           sums.mutable_data_ptr<double>(),
                                           c10::cuda::getCurrentCUDAStream()));
   return sums;
@@ -47,6 +47,35 @@ at::Tensor sums_of_squares_on_cuda(const at::Tensor& values) {
   return sums;
 }
 
+at::Tensor ordered_totals_on_cuda(const at::Tensor& partials, const at::Tensor& ends) {
+  const c10::cuda::CUDAGuard guard(partials.device());
+  const at::Tensor totals = at::empty({ends.numel(), partials.size(1)}, partials.options());
+  C10_CUDA_CHECK(kernels::cuda::ordered_totals(
+      partials.const_data_ptr<double>(), partials.size(1), ends.const_data_ptr<int64_t>(), ends.numel(),
+      totals.mutable_data_ptr<double>(), c10::cuda::getCurrentCUDAStream()));
+  return totals;
+}
+
+kernels::cuda::RowsOnDevice rows_of(const at::Tensor& table, const at::Tensor& parameters) {
+  return {table.mutable_data_ptr(), parameters.const_data_ptr<int64_t>(), table.size(0)};
+}
+
+void decide_on_cuda(int64_t rule, at::Tensor table, const at::Tensor& parameters,
+                    const at::Tensor& squared_norm, const at::Tensor& used, double gradient_scale,
+                    double max_norm) {
+  const c10::cuda::CUDAGuard guard(table.device());
+  C10_CUDA_CHECK(kernels::cuda::decide(rule, rows_of(table, parameters),
+                                       squared_norm.const_data_ptr<double>(), used.const_data_ptr<double>(),
+                                       gradient_scale, max_norm, c10::cuda::getCurrentCUDAStream()));
+}
+
+void apply_sums_on_cuda(int64_t rule, at::Tensor table, const at::Tensor& parameters,
+                        const at::Tensor& sums) {
+  const c10::cuda::CUDAGuard guard(table.device());
+  C10_CUDA_CHECK(kernels::cuda::apply_sums(rule, rows_of(table, parameters), sums.const_data_ptr<double>(),
+                                           c10::cuda::getCurrentCUDAStream()));
+}
+
 }  // namespace
 }  // namespace zero::fused_operators
 
@@ -56,4 +85,7 @@ extern "C" void zero_cuda_operators_1() {
   library.impl("rule_update", TORCH_FN(fused::update_on_cuda));
   library.impl("rule_direction", TORCH_FN(fused::direction_on_cuda));
   library.impl("sums_of_squares", TORCH_FN(fused::sums_of_squares_on_cuda));
+  library.impl("ordered_totals", TORCH_FN(fused::ordered_totals_on_cuda));
+  library.impl("rule_decide", TORCH_FN(fused::decide_on_cuda));
+  library.impl("rule_apply_sums", TORCH_FN(fused::apply_sums_on_cuda));
 }

@@ -40,7 +40,7 @@ struct Elements {
   typename V::Reg states[kStates > 0 ? kStates : 1];
 };
 
-inline float rounded(double value) { return static_cast<float>(value); }
+ZERO_ANY_DEVICE inline float rounded(double value) { return static_cast<float>(value); }
 
 /// The schedule's, or else the rule's own.
 template <class Rule>
@@ -225,7 +225,7 @@ struct Arithmetic<LAMB> {
             .max_coeff = rule.max_coeff};
   }
 
-  static Scalars with_sums(Scalars s, const double* sums) {
+  ZERO_ANY_DEVICE static Scalars with_sums(Scalars s, const double* sums) {
     const double norm = std::sqrt(sums[0]), update_norm = std::sqrt(sums[1]);
     if (norm == 0 || update_norm == 0) return s;
     const double ratio = norm / update_norm;

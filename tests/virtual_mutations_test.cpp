@@ -1,0 +1,114 @@
+// Every wait of the engine is needed, and the checks of virtual devices know it: each left out is a fault.
+#include <ATen/ops/ones_like.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <sstream>
+
+#include "support/small_net.h"
+#include "support/temporary_directory.h"
+#include "support/virtual_ranks.h"
+#include "zero/engine.h"
+
+namespace zero::virtual_device::testing {
+namespace {
+
+using namespace zero::testing;
+using torch::Tensor;
+
+/// Two groups of two ranks that share their shards: units are gathered, evicted and gathered again, gradients
+/// pass through buckets and over replicas, the optimizer sums over ranks, an evaluation runs within a pass,
+/// and parameters are changed, read and saved.
+void train_in_all_ways(const Mesh& mesh, const std::filesystem::path& directory) {
+  own_devices();
+  torch::manual_seed(7);
+  SmallNet model;
+  EngineOptions options{.stage = 3, .dtype = Dtype::bf16, .accumulation_steps = 2, .gradient_clipping = 0.5};
+  options.shard_group_ranks = mesh.size() / 2;
+  options.budget_bytes = 1500;  // two of the blocks
+  options.prefetch_bytes = 800;
+  options.reduce_bucket_numel = 256;
+  options.cpu_operators = false;
+  Engine engine(*model, LAMB{}, options, mesh);
+  const Batch batch = batch_of(mesh.rank(), 2);
+  const Tensor tokens = batch.tokens.to(mesh.device()), targets = batch.targets.to(mesh.device());
+  for (int step = 0; step < 3; ++step) {
+    for (int i = 0; i < options.accumulation_steps; ++i) {
+      const Tensor loss = engine.forward([&] { return model->loss(tokens, targets); });
+      {
+        const torch::NoGradGuard no_grad;
+        engine.forward([&] { return model->loss(tokens, targets); });
+      }
+      engine.backward(loss);
+    }
+    engine.step();
+  }
+  {
+    GatherScope scope(engine, Access::Modify);
+    if (mesh.rank() == 0) {
+      const torch::NoGradGuard no_grad;
+      model->norm->bias.add_(1);
+      model->norm->weight.set_data(torch::ones_like(model->norm->weight));
+    }
+    scope.broadcast(0);
+  }
+  engine.full_parameter("embedding.weight");
+  engine.save(directory);
+}
+
+/// What rank `r` of a run with these waits left out has found.
+struct Found {
+  std::set<std::string> places, faults;
+};
+Found run_without(const std::vector<std::string>& left_out, int ranks,
+                  const std::function<void(const Mesh&, const std::filesystem::path&)>& body) {
+  const TemporaryDirectory directory;
+  left_out_waits() = left_out;
+  RankOptions options = on_virtual_devices();
+  options.mesh.timeout = std::chrono::seconds(10);
+  const auto results = collect_ranks(
+      ranks,
+      [&](Mesh mesh) {
+        std::string text;
+        try {
+          body(mesh, directory.path());
+        } catch (const std::exception&) {
+          // Wrong numbers may be noticed by the engine too: the faults count.
+        }
+        own_devices().synchronize();
+        for (const std::string& place : own_devices().wait_places()) text += "p" + place + "\n";
+        for (const Fault& fault : own_devices().faults())
+          text += "f" + std::string(to_string(fault.kind)) + ": " + fault.text + "\n";
+        hand_back(text);
+      },
+      options);
+  left_out_waits().clear();
+  Found found;
+  for (const RankResult& result : results) {
+    std::istringstream lines(result.bytes);
+    for (std::string line; std::getline(lines, line);)
+      (line[0] == 'p' ? found.places : found.faults).insert(line.substr(1));
+  }
+  return found;
+}
+
+TEST(VirtualMutations, EachWaitThatIsLeftOutIsAFault) {
+  const Found whole = run_without({}, 4, train_in_all_ways);
+  EXPECT_EQ(whole.faults, std::set<std::string>{});
+  EXPECT_EQ(whole.places, (std::set<std::string>{
+                              "bucket", "copy to the host", "full parameter", "gather", "gradient norm",
+                              "initial values", "order of gradients", "record_stream", "replaced parameters",
+                              "replicas' parts", "replicas' sum", "sums of parameters",
+                              "values of a gather scope", "values of replaced parameters"}));
+  for (const std::string& place : whole.places) {
+    const Found without = run_without({place}, 4, train_in_all_ways);
+    EXPECT_FALSE(without.faults.empty()) << "nobody misses the wait \"" << place << "\"";
+    if (std::getenv("ZERO_TEST_SHOW_FAULTS") != nullptr)
+      printf("%s: %s\n", place.c_str(), without.faults.empty() ? "" : without.faults.begin()->c_str());
+  }
+}
+
+}  // namespace
+}  // namespace zero::virtual_device::testing
