@@ -146,6 +146,23 @@ TEST_F(ToolOnVirtualDevice, MetricsTellSimulatedTimeAndMemory) {
   EXPECT_EQ(first[1].at("simulated_ms"), first[2].at("simulated_ms")) << "steady steps are alike";
 }
 
+TEST_F(ToolOnVirtualDevice, BenchTellsTheSimulatedStep) {
+  const auto bench = [&](const std::string& device) {
+    return json::parse(
+        good({"bench", "step", "--model", "tiny", "--steps", "3", "--warmup", "1", "--seq", "16", "--dtype",
+              "fp32", "--ranks", "2", "--json", "--operators", "libtorch", "--device", device}));
+  };
+  const json record = bench("virtual"), again = bench("virtual"), host = bench("auto");
+  EXPECT_EQ(record["loss"], host["loss"]);
+  EXPECT_GT(record["simulated_step_s"], 0);
+  EXPECT_GE(record["exposed_communication_s"], 0);
+  EXPECT_LT(record["exposed_communication_s"], record["simulated_step_s"]);
+  for (const char* field : {"simulated_step_s", "exposed_communication_s", "device_peak_bytes_by_purpose"})
+    EXPECT_EQ(record[field], again[field]) << field;
+  EXPECT_GT(record["device_peak_bytes"], 0);
+  EXPECT_FALSE(host.contains("simulated_step_s"));
+}
+
 // Every row has a name, in each the spans follow one another, and collectives overlap with computing.
 TEST_F(ToolOnVirtualDevice, ATraceShowsTheDevicesStreams) {
   train("run", "virtual", {"--ranks", "2", "--trace", "trace.json"});

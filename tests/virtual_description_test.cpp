@@ -37,6 +37,29 @@ TEST(VirtualDescription, TurnsWorkIntoTime) {
   EXPECT_EQ(device.host_to_device.time_of(1000), 1'007'000);
 }
 
+TEST(VirtualDescription, TakesMeasuredTimesWhereThereAreSome) {
+  const std::string text = replaced(plain_text(), "\"launch_ns\"", R"("operators": {
+    "aten::mm": {"f32": [[1000, 50], [2000, 60], [4000, 120]]}, "*": {"f32": [[100, 10], [200, 10]],
+    "bf16": [[100, 40]]}}, "host_computes": true, "network_cards": 4, "launch_ns")");
+  const DeviceDescription device = description_from_text(text, "d");
+  const auto ns_of = [&](const KernelWork& work) { return static_cast<double>(device.time_of(work)) / 1000; };
+  EXPECT_EQ(ns_of({"aten::mm", 10, 1e9}), 50) << "less than was measured";
+  EXPECT_EQ(ns_of({"aten::mm", 1500, 0}), 55);
+  EXPECT_EQ(ns_of({"aten::mm", 2000, 0}), 60);
+  EXPECT_EQ(ns_of({"aten::mm", 3000, 0, Dtype::bf16}), 90) << "as f32";
+  EXPECT_EQ(ns_of({"aten::mm", 6000, 0}), 180) << "more than was measured";
+  EXPECT_EQ(ns_of({"aten::add", 0, 150}), 10);
+  EXPECT_EQ(ns_of({"aten::add", 0, 1e6, Dtype::bf16}), 40) << "one point is all there is";
+  EXPECT_EQ(ns_of({"aten::bmm", 1e6, 0}), 1000) << "the data sheet's, as nothing else counts operations";
+  EXPECT_TRUE(device.host_computes);
+  EXPECT_EQ(device.network_cards, 4);
+  const DeviceDescription again = description_from_text(to_text(device), "again");
+  EXPECT_EQ(to_text(again), to_text(device));
+  EXPECT_EQ(again.curve_of({"aten::mm", 1})->points(), device.curve_of({"aten::mm", 1})->points());
+  EXPECT_EQ(to_text(description_from_text(to_text(description_from_text(plain_text(), "d")), "again")),
+            to_text(description_from_text(plain_text(), "d")));
+}
+
 TEST(VirtualDescription, RefusesWhatIsNone) {
   const auto refuse = [](const std::string& text, const std::vector<std::string>& parts) {
     expect_error(ErrorKind::Corrupt, parts, [&] { description_from_text(text, "d.json"); });
@@ -51,6 +74,15 @@ TEST(VirtualDescription, RefusesWhatIsNone) {
   refuse(replaced(plain_text(), "\"launch_ns\": 5", "\"launch_ns\": 1e99"), {"launch_ns"});
   refuse(replaced(plain_text(), "\"launch_ns\": 5", "\"launch_nz\": 5"), {"unknown member", "launch_nz"});
   refuse(replaced(plain_text(), "\"memory_bytes\": 1000", "\"memory_bytes\": 0"), {"capacity above 0"});
+  for (const std::string wrong :
+       {"[]", "[[1]]", "[[1, 2], [1, 3]]", "[[1, 2], [2, 1]]", "[[1, 1e13]]", "7", "[[\"a\", 1]]"})
+    refuse(replaced(plain_text(), "\"launch_ns\"",
+                    "\"operators\": {\"aten::mm\": {\"f32\": " + wrong + "}}, \"launch_ns\""),
+           {"operators.aten::mm.f32"});
+  refuse(replaced(plain_text(), "\"launch_ns\"", R"("operators": {"aten::mm": {}}, "launch_ns")"),
+         {"aten::mm"});
+  refuse(replaced(plain_text(), "\"launch_ns\"", R"("network_cards": 0, "launch_ns")"), {"network_cards"});
+  refuse(replaced(plain_text(), "\"launch_ns\"", R"("host_computes": 1, "launch_ns")"), {"host_computes"});
   testing::TemporaryDirectory directory;
   expect_error(ErrorKind::Io, {"nowhere.json"}, [&] { read_description(directory.path() / "nowhere.json"); });
   std::ofstream(directory.path() / "long.json") << std::string(2 << 20, ' ');

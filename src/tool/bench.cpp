@@ -17,6 +17,7 @@
 
 #include "bench_disk.h"
 #include "bench_steps.h"
+#include "device.h"
 #include "ranks.h"
 #include "train/trace_file.h"
 #include "verbs.h"
@@ -58,22 +59,33 @@ double busy_seconds() {
   return (user + nice + system + irq + soft + steal) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+/// A step on a virtual device.
+struct DeviceStep {
+  DeviceFigures figures;
+  double exposed_ms = 0;
+};
+
 struct Timings {
   std::vector<std::vector<double>> seconds;  // of each that takes its turn, a step each
   std::vector<double> losses;                // of the first
   double pss_mib = 0;                        // proportional, the most between steps
   double shared_mib = 0;                     // what resident has beyond proportional, after the last step
   double other_cpu = 0;
-  double first_step_at = 0;  // Unix time of its beginning
+  double first_step_at = 0;              // Unix time of its beginning
+  std::vector<DeviceStep> device_steps;  // of a virtual device, this rank's
 };
 
-std::vector<Micro> draw(const BenchArguments& arguments, int64_t vocabulary, at::Generator& generator) {
+std::vector<Micro> draw(const BenchArguments& arguments, int64_t vocabulary, at::Generator& generator,
+                        at::Device device) {
   std::vector<Micro> micros;
   for (int i = 0; i < arguments.accumulation; ++i) {
     at::Tensor data =
         at::randint(0, vocabulary, {arguments.batch, arguments.sequence + 1}, generator, at::kLong);
-    micros.push_back({data.narrow(1, 0, arguments.sequence).contiguous(),
-                      data.narrow(1, 1, arguments.sequence).contiguous()});
+    const auto there = [&](const at::Tensor& part) {
+      return device.is_cpu() ? part : part.pin_memory().to(device, /*non_blocking=*/true);
+    };
+    micros.push_back({there(data.narrow(1, 0, arguments.sequence).contiguous()),
+                      there(data.narrow(1, 1, arguments.sequence).contiguous())});
   }
   return micros;
 }
@@ -88,9 +100,17 @@ double seconds_of(const Group& world, const Work& work) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
+DeviceStep step_of(ToolDevice& device) {
+  DeviceStep step{.figures = device.figures()};
+  const double end_ns = device.devices().simulated_ns();
+  step.exposed_ms =
+      device.devices().exposed_communication_ns(end_ns - step.figures.simulated_ms * 1e6, end_ns) / 1e6;
+  return step;
+}
+
 /// The first of `turns` is the one that counts; the others follow after every step, on the same tokens.
 Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
-                   const std::vector<std::unique_ptr<BenchStep>>& turns) {
+                   const std::vector<std::unique_ptr<BenchStep>>& turns, ToolDevice& device) {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
   generator.set_current_seed(arguments.seed + 1 + static_cast<uint64_t>(mesh.group("dp").rank()));
   const Group world = mesh.world();
@@ -104,8 +124,10 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
       busy = busy_seconds();
       begin = Clock::now();
     }
-    const std::vector<Micro> micros = draw(arguments, turns[0]->model().shape.vocab_size, generator);
+    const std::vector<Micro> micros =
+        draw(arguments, turns[0]->model().shape.vocab_size, generator, mesh.device());
     world.barrier("ready");
+    if (device.is_virtual()) device.figures();
     if (i == 0)
       timings.first_step_at =
           std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -113,12 +135,13 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
       double loss = 0;
       timings.seconds[turn].push_back(seconds_of(world, [&] { loss = turns[turn]->run(micros); }));
       if (turn == 0) timings.losses.push_back(loss);
+      if (turn == 0 && device.is_virtual()) timings.device_steps.push_back(step_of(device));
     }
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }
   timings.shared_mib =
       mebibytes("/proc/self/smaps_rollup", "Rss:") - mebibytes("/proc/self/smaps_rollup", "Pss:");
-  at::Tensor own = at::tensor(cpu_seconds() - cpu, at::kDouble).view({1});
+  at::Tensor own = at::tensor(cpu_seconds() - cpu, at::kDouble).view({1}).to(mesh.device());
   world.all_reduce(own, Group::Reduce::Sum, "cpu time").wait();
   const double wall = std::chrono::duration<double>(Clock::now() - begin).count();
   timings.other_cpu = std::max(0.0, busy_seconds() - busy - own.item<double>()) / wall;
@@ -167,7 +190,9 @@ void put_seconds(ordered_json& record, const std::string& name, const std::vecto
 std::vector<double> from_all(const Mesh& mesh, double value) {
   at::Tensor all = at::zeros({mesh.size()}, at::kDouble);
   all[mesh.rank()] = value;
+  all = all.to(mesh.device());
   mesh.world().all_reduce(all, Group::Reduce::Sum, "figures").wait();
+  all = all.cpu();
   return {all.data_ptr<double>(), all.data_ptr<double>() + mesh.size()};
 }
 
@@ -184,13 +209,28 @@ std::string said_of(const std::string& beside) {
   return beside == kAlone ? "forward and backward alone" : "stage " + beside;
 }
 
+/// Of a virtual device's steps: the median's time and rank 0's figures.
+void put_device(ordered_json& record, const ToolDevice& device, const std::vector<DeviceStep>& steps,
+                int warmup) {
+  std::vector<double> simulated_s, exposed_s;
+  for (const DeviceStep& step : steps) {
+    simulated_s.push_back(step.figures.simulated_ms / 1e3);
+    exposed_s.push_back(step.exposed_ms / 1e3);
+  }
+  record["device"] = device.description().name;
+  record["simulated_step_s"] = median({simulated_s.begin() + warmup, simulated_s.end()});
+  record["exposed_communication_s"] = median({exposed_s.begin() + warmup, exposed_s.end()});
+  record["device_peak_bytes"] = steps.back().figures.peak_bytes;
+  record["device_peak_bytes_by_purpose"] = steps.back().figures.peak_bytes_by_purpose;
+}
+
 void report(const BenchArguments& arguments, const Mesh& mesh,
             const std::vector<std::unique_ptr<BenchStep>>& turns, const Timings& timings,
-            const BaseMemory& base_memory) {
+            const BaseMemory& base_memory, const ToolDevice& device) {
   const BenchStep& step = *turns[0];
   std::vector<double> losses = timings.losses;
   for (double& loss : losses) {
-    at::Tensor sum = at::tensor(loss, at::kDouble).view({1});
+    at::Tensor sum = at::tensor(loss, at::kDouble).view({1}).to(mesh.device());
     mesh.group("dp").all_reduce(sum, Group::Reduce::Sum, "loss").wait();
     loss = sum.item<double>() / mesh.group("dp").size();
   }
@@ -253,6 +293,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
     put_offload(record, arguments, *engine, mesh.size(), sequential);
   }
+  if (device.is_virtual()) put_device(record, device, timings.device_steps, arguments.warmup);
   if (arguments.json) {
     std::cout << record.dump() << "\n";
     return;
@@ -267,11 +308,15 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
               << record["sequential_mib_s"] << " MiB/s sequential\n";
   if (arguments.offload == "host")
     std::cout << "states in the host's memory: on CPU that is where they are anyway\n";
+  if (device.is_virtual())
+    std::cout << "on " << device.description().name << ": " << record["simulated_step_s"]
+              << " s per step, of which " << record["exposed_communication_s"]
+              << " s exposed communication; peak " << record["device_peak_bytes"] << " bytes\n";
   for (const std::string& what : arguments.beside)
     std::cout << "in turn with it, " << said_of(what) << ": " << record[field_of(what)] << " s\n";
 }
 
-int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
+int bench_here(const BenchArguments& arguments, const Rendezvous& job, ToolDevice& device) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (arguments.bind) bind_to_cores(job.local_rank, job.local_size);
   prepare_compute_threads(arguments.threads > 0 ? arguments.threads : std::max(1, cores / job.local_size));
@@ -279,6 +324,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
   MeshOptions options;
   options.transport = arguments.backend;
   if (!arguments.trace.empty()) options.trace = std::make_shared<Trace>();
+  device.open(options, /*trace=*/true);
   const Mesh mesh = Mesh::join(job, options);
   try {
     const BaseMemory base{.resident_mib = mebibytes("/proc/self/status", "VmRSS:"),
@@ -288,14 +334,14 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job) {
     turns.push_back(make_bench_step(arguments.alone ? kAlone : std::to_string(arguments.stage), arguments,
                                     mesh, recompute_of(arguments)));
     for (const std::string& what : arguments.beside) turns.push_back(make_bench_step(what, arguments, mesh));
-    const Timings timings = time_steps(arguments, mesh, turns);
-    report(arguments, mesh, turns, timings, base);
-    if (!arguments.trace.empty()) write_trace(mesh, arguments.trace);
+    const Timings timings = time_steps(arguments, mesh, turns, device);
+    report(arguments, mesh, turns, timings, base, device);
+    if (!arguments.trace.empty()) write_trace(mesh, arguments.trace, device.trace_events(mesh));
+    return device.is_sound(mesh) ? 0 : 1;
   } catch (const std::exception& error) {
     mesh.report_failure(error.what());
     throw;
   }
-  return 0;
 }
 
 }  // namespace
@@ -373,6 +419,7 @@ int run_bench(int argc, char** argv) {
   step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
   step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");
   step->add_option("--trace", arguments.trace, "write a timeline of all ranks to this file");
+  step->add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
   step->add_flag("--json", arguments.json, "one line of JSON");
   if (!parse(app, argc, argv)) return 0;
   require(arguments.warmup < arguments.steps, ErrorKind::Config, "--warmup",
@@ -384,9 +431,14 @@ int run_bench(int argc, char** argv) {
   require(arguments.operators == kOnLibTorch || CpuOperators::exist(), ErrorKind::Unsupported, "--operators",
           "zero was built without operators of its own", "build it with ZERO_CPU_OPERATORS=ON");
 
+  ToolDevice device(arguments.device);
+  require(!device.is_virtual() || !arguments.alone, ErrorKind::Config, "--alone",
+          "a model without an engine is on the CPU", "leave --device or --alone out");
+  require(!device.is_virtual() || arguments.beside.empty(), ErrorKind::Config, "--beside",
+          "a virtual device tells the time of one kind of step", "leave --device or --beside out");
   const Ranks ranks = ranks_of(started_by_launcher() ? 0 : arguments.ranks);
   if (!arguments.trace.empty() && ranks.must_check()) check_trace_file(arguments.trace);
-  if (!ranks.starts) return bench_here(arguments, ranks.job);
+  if (!ranks.starts) return bench_here(arguments, ranks.job, device);
   return launch_self(ranks.ranks, argc, argv);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "virtual/operator_call.h"
+#include "virtual/operator_traits.h"
 #include "virtual/runtime.h"
 #include "virtual/shapes.h"
 
@@ -25,11 +26,13 @@ struct CopyPlan {
   Engine engine() const {
     return is_from_host ? Engine::CopyIn : is_to_host ? Engine::CopyOut : Engine::Compute;
   }
-  Picoseconds time(const DeviceDescription& description, double bytes) const {
+  Picoseconds time(const DeviceDescription& description, const KernelWork& work) const {
+    if (description.operators.contains(work.name)) return description.time_of(work);
+    const double bytes = work.bytes / kReadAndWrite;
     if (is_from_host) return description.host_to_device.time_of(bytes);
     if (is_to_host) return description.device_to_host.time_of(bytes);
     if (device != other_device) return description.device_to_device.time_of(bytes);
-    return description.kernel_time(0, Dtype::f32, kReadAndWrite * bytes);
+    return description.time_of(work);
   }
 };
 
@@ -91,7 +94,10 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
   owner.note(written, true, at);
   owner.note_written(written);
   const auto bytes = static_cast<double>(source.nbytes());
-  owner.spend(at, plan.engine(), plan.time(owner.description(), bytes), bytes, 0);
+  const bool converts = source.scalar_type() != target.scalar_type();
+  const KernelWork work{converts && plan.engine() == Engine::Compute ? "convert" : plan.name(), 0,
+                        bytes + static_cast<double>(target.nbytes()), rate_type(source.scalar_type())};
+  owner.spend(at, plan.engine(), plan.time(owner.description(), work), bytes, 0);
   const bool touches_host = plan.is_from_host || plan.is_to_host;
   const Touch& host = plan.is_from_host ? read : written;
   if (plan.is_to_host) owner.note_host_read(plan.device);

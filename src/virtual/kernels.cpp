@@ -18,7 +18,6 @@
 #include "virtual/runtime.h"
 #include "virtual/shapes.h"
 #include "zero/error.h"
-#include "zero/torch_dtype.h"
 
 namespace zero::virtual_device {
 namespace {
@@ -139,10 +138,6 @@ double bytes_of(const OperatorTraits& traits, OperatorCall& call) {
   return read + written;
 }
 
-Dtype rate_type(const c10::ScalarType type) {
-  return type == c10::kDouble || type == c10::kHalf || type == c10::kBFloat16 ? dtype_of(type) : Dtype::f32;
-}
-
 void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, const Stamp& at) {
   const auto operands = call.ordered();
   const at::Tensor result = call.fresh_results().empty() ? at::Tensor() : call.fresh_results()[0];
@@ -151,7 +146,8 @@ void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, c
     flops = flops_of(traits.flops, {operands.data(), operands.size()}, result);
   const Dtype dtype = operands.empty() ? Dtype::f32 : rate_type(operands[0].scalar_type());
   const double bytes = bytes_of(traits, call);
-  owner.spend(at, Engine::Compute, owner.description().kernel_time(flops, dtype, bytes), bytes, flops);
+  owner.spend(at, Engine::Compute, owner.description().time_of({traits.name, flops, bytes, dtype}), bytes,
+              flops);
 }
 
 void run_view(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t base) {

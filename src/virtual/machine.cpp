@@ -63,6 +63,7 @@ void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double
   state_[kHost].time += description_.launch_ns * 1000;
   const Picoseconds begin = std::max({state.time, state_[kHost].time, busy});
   busy = state.time = begin + duration;
+  if (description_.host_computes) state_[kHost].time = state.time;
   Work& work = work_[device];
   work.busy[part] += duration;
   if (engine == Engine::Compute) {
@@ -88,6 +89,7 @@ void Machine::finish(const Stamp& at, Picoseconds begin, Picoseconds end, double
   const std::lock_guard lock(mutex_);
   Picoseconds& time = state_[at.clock].time;
   time = std::max(time, end);
+  if (description_.host_computes) state_[kHost].time = std::max(state_[kHost].time, end);
   if (options_.trace)
     timeline_.add({at.work, kind_of_collective(at.work), at.clock, begin, end - begin, bytes, 0});
   if (keeps_overlap()) communicating_[static_cast<size_t>(device_of(at.clock))].add(begin, end);
@@ -104,6 +106,11 @@ void Machine::begin_measure() {
   timeline_.clear();
   for (BusyTime& busy : computing_) busy.clear();
   for (BusyTime& busy : communicating_) busy.clear();
+}
+
+Picoseconds Machine::host_time() {
+  const std::lock_guard lock(mutex_);
+  return state_[kHost].time;
 }
 
 Moment Machine::record(int clock) {

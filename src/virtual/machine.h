@@ -79,7 +79,8 @@ class Machine {
   /// For work whose length is known only later, a collective: when it may begin on its stream. Takes the
   /// host's time for a launch.
   Picoseconds ready_time(int clock);
-  /// Its time: the stream is busy with it until `end`.
+  Picoseconds host_time();
+  /// Its time: the stream is busy with it until `end`, and a host that computes itself too.
   void finish(const Stamp& at, Picoseconds begin, Picoseconds end, double bytes);
   /// An event: what the stream has been given so far.
   Moment record(int clock);

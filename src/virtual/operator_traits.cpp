@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "zero/torch_dtype.h"
+
 namespace zero::virtual_device {
 namespace {
 
@@ -108,6 +110,10 @@ const OperatorTraits& traits_of(const c10::OperatorHandle& op) {
   if (shared == nullptr) shared = std::make_unique<OperatorTraits>(make_traits(op));
   mine = shared.get();
   return *mine;
+}
+
+Dtype rate_type(c10::ScalarType type) {
+  return type == c10::kDouble || type == c10::kHalf || type == c10::kBFloat16 ? dtype_of(type) : Dtype::f32;
 }
 
 double flops_of(FlopsRule rule, std::span<const at::Tensor> operands, const at::Tensor& result) {

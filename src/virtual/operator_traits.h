@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "zero/dtype.h"
+
 namespace zero::virtual_device {
 
 enum class FlopsRule : uint8_t {
@@ -38,6 +40,10 @@ struct OperatorTraits {
 
 /// Kept for the life of the process. Thread safe.
 const OperatorTraits& traits_of(const c10::OperatorHandle& op);
+
+/// Whose rates and curves count for operands of that type: its own where it is a float of 16 or 64 bits, else
+/// f32's.
+Dtype rate_type(c10::ScalarType type);
 
 /// Floating-point operations of one call; `operands` are its tensor arguments in order, `result` the first
 /// result. Attention counts as dense, masked or not.

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <utility>
 
+#include "virtual/network.h"
 #include "virtual/operator_call.h"
 #include "virtual/runtime.h"
 #include "virtual/shapes.h"
@@ -48,7 +50,7 @@ struct Operation {
   at::Tensor host_in, host_out, out;  // out: the device's, undefined where nothing comes
   at::Tensor own_ready, all_ready;    // int64 picoseconds on the host
   std::unique_ptr<Transfer> clocks, data;
-  bool is_finished = false;
+  bool uses_link = false, is_finished = false;
   bool has_values = true;  // false: of a device with shapes only; no bytes move
   bool receives_parts = false;
 
@@ -76,36 +78,43 @@ class VirtualTransfer final : public Transfer {
 
 class VirtualChannel final : public Channel {
  public:
-  VirtualChannel(std::unique_ptr<Channel> inner, c10::Device device, int rank, int ranks, const Link& link)
-      : inner_(std::move(inner)), device_(device), rank_(rank), ranks_(ranks), link_(link) {
+  VirtualChannel(std::unique_ptr<Channel> inner, c10::Device device, int rank, Network network,
+                 std::shared_ptr<RankLink> link)
+      : inner_(std::move(inner)),
+        device_(device),
+        rank_(rank),
+        ranks_(network.ranks()),
+        network_(std::move(network)),
+        link_(std::move(link)) {
     const c10::impl::VirtualGuardImpl guard(kVirtual);
     clock_ = clock_of(guard.getStreamFromGlobalPool(device));
   }
 
   Started all_gather(at::Tensor out, at::Tensor in, int tag) override {
-    return start("all_gather", in, out, parts_time(bytes_of(in)), tag,
+    return start("all_gather", in, out, network_.parts_time(bytes_of(in)), tag,
                  [&](Operation& of) { return inner_->all_gather(of.host_out, of.host_in, tag); });
   }
   Started exchange(at::Tensor out, at::Tensor in, int tag) override {
-    return start("reduce_scatter", in, out, parts_time(bytes_of(in) / ranks_), tag,
+    return start("reduce_scatter", in, out, network_.parts_time(bytes_of(in) / ranks_), tag,
                  [&](Operation& of) { return inner_->exchange(of.host_out, of.host_in, tag); });
   }
   Started broadcast(at::Tensor tensor, int root, int tag) override {
     const bool sends = root == rank_;
-    return start(
-        "broadcast", sends ? tensor : at::Tensor(), sends ? at::Tensor() : tensor, time_of(tensor), tag,
-        [&](Operation& of) { return inner_->broadcast(sends ? of.host_in : of.host_out, root, tag); });
+    return start("broadcast", sends ? tensor : at::Tensor(), sends ? at::Tensor() : tensor,
+                 network_.broadcast_time(bytes_of(tensor)), tag, [&](Operation& of) {
+                   return inner_->broadcast(sends ? of.host_in : of.host_out, root, tag);
+                 });
   }
   Started send(at::Tensor tensor, int to, int tag) override {
     return start(
-        "send", tensor, {}, time_of(tensor), tag,
+        "send", tensor, {}, network_.message_time(bytes_of(tensor), rank_, to), tag,
         [&](Operation& of) { return inner_->send(of.host_in, to, tag); },
         [&](Operation& of, int clock_tag) { return inner_->send(of.own_ready, to, clock_tag); });
   }
   // A sender does not wait for its receiver; a receiver begins when both are ready.
   Started receive(at::Tensor tensor, int from, int tag) override {
     return start(
-        "receive", {}, tensor, time_of(tensor), tag,
+        "receive", {}, tensor, network_.message_time(bytes_of(tensor), from, rank_), tag,
         [&](Operation& of) { return inner_->receive(of.host_out, from, tag); },
         [&](Operation& of, int clock_tag) {
           return inner_->receive(of.all_ready.narrow(0, 0, 1), from, clock_tag);
@@ -125,9 +134,6 @@ class VirtualChannel final : public Channel {
   using BeginClocks = std::function<std::unique_ptr<Transfer>(Operation&, int tag)>;
 
   static double bytes_of(const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
-  Picoseconds time_of(const at::Tensor& message) const { return link_.time_of(bytes_of(message)); }
-  // Of a part for each of the other ranks.
-  Picoseconds parts_time(double part_bytes) const { return (ranks_ - 1) * link_.time_of(part_bytes); }
 
   Started start(const char* name, const at::Tensor& in, const at::Tensor& out, Picoseconds takes, int tag,
                 const Begin& begin, const BeginClocks& begin_clocks = {}) {
@@ -136,6 +142,9 @@ class VirtualChannel final : public Channel {
     operation->out = out;
     const HostWork quiet;
     enqueue(*operation, name, in, out);
+    // A CPU moves bytes itself, in its own time; and what is only received is in nobody's way.
+    operation->uses_link = !machine().description().host_computes && (in.defined() || !begin_clocks);
+    if (operation->uses_link) operation->ready = link_->begin(operation->ready, takes);
     operation->own_ready = at::empty({1}, at::kLong).fill_(operation->ready);
     operation->all_ready = at::empty({ranks_}, at::kLong).fill_(operation->ready);
     if (operation->has_values) operation->data = begin(*operation);
@@ -193,7 +202,9 @@ class VirtualChannel final : public Channel {
     const auto* const ready = operation.all_ready.const_data_ptr<int64_t>();
     Picoseconds begin = std::max(operation.ready, last_end_);
     for (int rank = 0; rank < ranks_; ++rank) begin = std::max(begin, ready[rank]);
+    if (owner.description().host_computes) begin = std::max(begin, owner.host_time());
     last_end_ = begin + operation.takes;
+    if (operation.uses_link) link_->ended(last_end_);
     operation.moment.time = std::max(operation.moment.time, last_end_);
     owner.finish(operation.at, begin, last_end_, operation.bytes);
     // What a broadcast's receiver has is what was sent, as far as anybody knows.
@@ -209,8 +220,9 @@ class VirtualChannel final : public Channel {
   std::unique_ptr<Channel> inner_;
   const c10::Device device_;
   const int rank_, ranks_;
-  const Link link_;
-  int clock_ = 0;  // of the stream of its collectives
+  const Network network_;
+  const std::shared_ptr<RankLink> link_;  // of all groups of this rank
+  int clock_ = 0;                         // of the stream of its collectives
   Operations under_way_;
   Picoseconds last_end_ = 0;
 };
@@ -228,17 +240,21 @@ class VirtualTransport final : public detail::Transport {
 
   std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
                                    const std::vector<int>& hosts, const std::string& name) override {
-    const bool is_one_host =
-        std::all_of(hosts.begin(), hosts.end(), [&](int host) { return host == hosts[0]; });
-    const DeviceDescription& description = machine().description();
-    return std::make_unique<VirtualChannel>(
-        inner_->connect(std::move(store), rank, hosts, name), device_, rank, static_cast<int>(hosts.size()),
-        is_one_host ? description.within_host : description.between_hosts);
+    // The first group is all ranks.
+    if (ranks_of_host_.empty())
+      for (const int host : hosts) ++ranks_of_host_[host];
+    std::vector<int> counts;
+    counts.reserve(hosts.size());
+    for (const int host : hosts) counts.push_back(ranks_of_host_[host]);
+    return std::make_unique<VirtualChannel>(inner_->connect(std::move(store), rank, hosts, name), device_,
+                                            rank, Network(machine().description(), hosts, counts), link_);
   }
 
  private:
   const c10::Device device_;
   const std::shared_ptr<detail::Transport> inner_;
+  const std::shared_ptr<RankLink> link_ = std::make_shared<RankLink>();
+  std::map<int, int> ranks_of_host_;
 };
 
 }  // namespace

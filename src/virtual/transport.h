@@ -10,9 +10,8 @@
 
 namespace zero::virtual_device {
 
-/// Of options.device, a virtual one. Collectives of one group take their turn; groups do not slow each other
-/// down. A rank sends and receives its parts one after the other, over within_host where the whole group is
-/// on one host and over between_hosts elsewhere.
+/// Of options.device, a virtual one. How long a collective takes is said in virtual/network.h: collectives of
+/// one group take their turn, and so do those of all groups of a rank on its connection.
 std::shared_ptr<detail::Transport> make_virtual_transport(const detail::TransportOptions& options);
 /// The same; bytes and clocks travel by `inner`, which moves tensors of the host.
 std::shared_ptr<detail::Transport> make_virtual_transport_over(std::shared_ptr<detail::Transport> inner,
