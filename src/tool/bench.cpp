@@ -100,13 +100,7 @@ double seconds_of(const Group& world, const Work& work) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-DeviceStep step_of(ToolDevice& device) {
-  DeviceStep step{.figures = device.figures()};
-  const double end_ns = device.devices().simulated_ns();
-  step.exposed_ms =
-      device.devices().exposed_communication_ns(end_ns - step.figures.simulated_ms * 1e6, end_ns) / 1e6;
-  return step;
-}
+double exposed_ms(ToolDevice& device) { return device.devices().report().exposed_ns / 1e6; }
 
 /// The first of `turns` is the one that counts; the others follow after every step, on the same tokens.
 Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
@@ -128,6 +122,7 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
         draw(arguments, turns[0]->model().shape.vocab_size, generator, mesh.device());
     world.barrier("ready");
     if (device.is_virtual()) device.figures();
+    const double exposed_before = device.is_virtual() ? exposed_ms(device) : 0;
     if (i == 0)
       timings.first_step_at =
           std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -135,7 +130,8 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
       double loss = 0;
       timings.seconds[turn].push_back(seconds_of(world, [&] { loss = turns[turn]->run(micros); }));
       if (turn == 0) timings.losses.push_back(loss);
-      if (turn == 0 && device.is_virtual()) timings.device_steps.push_back(step_of(device));
+      if (turn == 0 && device.is_virtual())
+        timings.device_steps.push_back({device.figures(), exposed_ms(device) - exposed_before});
     }
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }

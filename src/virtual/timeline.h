@@ -14,7 +14,6 @@ namespace zero::virtual_device {
 /// What a span shows; a row of its own on each stream.
 enum class SpanKind { Compute, CopyIn, CopyOut, AllGather, ReduceScatter, Collective };
 constexpr int kSpanKinds = 6;
-inline bool is_collective(SpanKind kind) { return kind >= SpanKind::AllGather; }
 
 struct Span {
   const char* work;
@@ -40,10 +39,6 @@ class Timeline {
 
   const std::vector<Span>& spans() const { return spans_; }
   size_t dropped() const { return dropped_; }
-
-  /// Of that time of a device, how long collectives were under way and no kernel ran. Throws Usage where
-  /// spans were dropped.
-  Picoseconds exposed_communication(int device, Picoseconds begin, Picoseconds end) const;
 
   /// JSON objects separated by commas: a process a device, numbered from `first_process` and named `owner`
   /// and the device, and a row for each stream and kind of its work. Simulated microseconds.

@@ -1,6 +1,5 @@
 #include "virtual/virtual_device.h"
 
-#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -83,14 +82,6 @@ DeviceReport VirtualDevices::report(int index) const {
   report.communication_ns = nanoseconds_of(overlap.communication);
   report.exposed_ns = nanoseconds_of(overlap.exposed);
   return report;
-}
-
-double VirtualDevices::exposed_communication_ns(double begin_ns, double end_ns, int index) const {
-  Machine& owner = machine();
-  const std::lock_guard lock(owner.mutex());
-  const auto picoseconds = [](double ns) { return std::llround(ns * kPicosecondsOfNanosecond); };
-  return nanoseconds_of(owner.timeline().exposed_communication(device(index).index(), picoseconds(begin_ns),
-                                                               picoseconds(end_ns)));
 }
 
 void VirtualDevices::begin_measure() { machine().begin_measure(); }

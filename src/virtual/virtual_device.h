@@ -84,9 +84,6 @@ class VirtualDevices {
   void clear_faults();
 
   DeviceReport report(int index = 0) const;
-  /// Of the simulated time between, how long collectives were under way and no kernel ran. Needs
-  /// options.trace, and throws Usage where its spans were too many.
-  double exposed_communication_ns(double begin_ns, double end_ns, int index = 0) const;
   /// Peaks count anew from what is in use.
   void reset_peaks();
   /// The trace, communication_ns and exposed_ns begin anew. Host and devices should be synchronised.
