@@ -13,12 +13,10 @@ if(TARGET zero_tool)
 endif()
 # What is loaded at run time lies beside libzero, where it is looked for.
 install(TARGETS zero_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(plugin zero_nccl zero_cuda)
-  if(TARGET ${plugin})
-    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH "$ORIGIN;${LibTorch_ROOT_DIR}/lib")
-    install(TARGETS ${plugin} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  endif()
-endforeach()
+if(TARGET zero_cuda)
+  set_target_properties(zero_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${LibTorch_ROOT_DIR}/lib")
+  install(TARGETS zero_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/zero DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/zeroConfig.cmake.in ${PROJECT_BINARY_DIR}/zeroConfig.cmake

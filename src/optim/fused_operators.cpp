@@ -6,8 +6,8 @@
 
 #include <vector>
 
+#include "base/cuda_plugin.h"
 #include "base/plugin.h"
-#include "optim/cuda/plugin.h"
 #include "optim/kernel_passes.h"
 
 namespace zero::fused_operators {
@@ -42,7 +42,7 @@ at::Tensor direction_on_cpu(int64_t rule, const at::Tensor& master, const at::Te
       const auto row = read_row<Rule>(scalars);
       partials = row.is_active
                      ? kernel_passes::direction_partials<Rule>(memory, 0, master.numel(), row.scalars)
-                     : at::zeros({kernel_passes::blocks_of(master.numel()), kSums}, at::kDouble);
+                     : at::zeros({sum_blocks_of(master.numel()), kSums}, at::kDouble);
     }
   });
   TORCH_CHECK(partials.defined(), "zero::rule_direction: rule number ", rule, " has no sums");
@@ -105,11 +105,11 @@ at::Tensor direction_on_meta(int64_t rule, const at::Tensor& master, const at::T
   int64_t sums = 0;
   with_rule(rule,
             [&](const auto& known) { sums = kernels::Arithmetic<std::decay_t<decltype(known)>>::kSums; });
-  return at::empty({kernel_passes::blocks_of(master.numel()), sums}, master.options().dtype(at::kDouble));
+  return at::empty({sum_blocks_of(master.numel()), sums}, master.options().dtype(at::kDouble));
 }
 
 at::Tensor sums_of_squares_on_meta(const at::Tensor& values) {
-  return at::empty({kernel_passes::blocks_of(values.numel())}, values.options().dtype(at::kDouble));
+  return at::empty({sum_blocks_of(values.numel())}, values.options().dtype(at::kDouble));
 }
 
 at::Tensor ordered_totals_on_meta(const at::Tensor& partials, const at::Tensor& ends) {
@@ -167,7 +167,7 @@ const Operators& operators() {
 
 bool load_cuda() {
   static const detail::PluginFunction loaded =
-      detail::load_plugin(kCudaPlugin, kCudaRegister, detail::PluginScope::Shared);
+      detail::load_plugin(kCudaPlugin, kCudaOptimizerKernels, detail::PluginScope::Shared);
   if (!loaded.function) return false;
   static const bool registered = (reinterpret_cast<CudaRegister*>(loaded.function)(), true);
   return registered;

@@ -28,9 +28,7 @@ void update(const RuleMemory& memory, const ShardSegment& segment,
   });
 }
 
-inline int64_t blocks_of(int64_t numel) { return (numel + kSumBlockNumel - 1) / kSumBlockNumel; }
-
-/// fp64 [blocks_of(end - begin), kSums]: the sums of elements [begin, end), in blocks that no number of
+/// fp64 [sum_blocks_of(end - begin), kSums]: the sums of elements [begin, end), in blocks that no number of
 /// threads changes.
 template <class Rule>
 at::Tensor direction_partials(const RuleMemory& memory, int64_t begin, int64_t end,
@@ -38,7 +36,7 @@ at::Tensor direction_partials(const RuleMemory& memory, int64_t begin, int64_t e
   constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums;
   const kernels::Buffers buffers = buffers_of(memory);
   const auto& kernel = kernels::best_kernels().of<Rule>();
-  const at::Tensor partials = at::empty({blocks_of(end - begin), kSums}, at::kDouble);
+  const at::Tensor partials = at::empty({sum_blocks_of(end - begin), kSums}, at::kDouble);
   double* const sums = partials.mutable_data_ptr<double>();
   parallel_over(at::empty({partials.size(0)}, at::kByte), 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
@@ -59,7 +57,7 @@ void direction(const RuleMemory& memory, int64_t begin, int64_t end,
   add_partials(direction_partials<Rule>(memory, begin, end, scalars), sums);
 }
 
-/// fp64 [blocks_of(n)] of a contiguous [n] on CPU.
+/// fp64 [sum_blocks_of(n)] of a contiguous [n] on CPU.
 at::Tensor sums_of_squares(const at::Tensor& values);
 
 }  // namespace zero::kernel_passes

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "optim/rule_buffers.h"
 #include "optim/shards.h"
 
 namespace zero {
@@ -16,8 +17,5 @@ struct RuleMemory {
   at::Tensor parameter;            // undefined: no copy
   std::vector<at::Tensor> states;  // fp32, in the order of the rule's row
 };
-
-/// Elements of one partial sum: fixed, so that the order of additions never depends on threads.
-inline constexpr int64_t kSumBlockNumel = 1 << 15;
 
 }  // namespace zero

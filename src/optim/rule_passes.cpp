@@ -8,21 +8,7 @@
 namespace zero {
 
 kernels::Buffers kernel_passes::buffers_of(const RuleMemory& memory) {
-  kernels::Buffers buffers;
-  if (is_remainder(memory.master)) {
-    buffers.remainder = memory.master.mutable_data_ptr<kernels::Remainder>();
-  } else {
-    buffers.master = memory.master.mutable_data_ptr<float>();
-  }
-  buffers.gradient = memory.gradient.const_data_ptr();
-  buffers.gradient_type = element_of(memory.gradient.scalar_type());
-  if (memory.parameter.defined()) {
-    buffers.parameter = memory.parameter.mutable_data_ptr();
-    buffers.parameter_type = element_of(memory.parameter.scalar_type());
-  }
-  if (!memory.states.empty()) buffers.first = memory.states[0].mutable_data_ptr<float>();
-  if (memory.states.size() > 1) buffers.second = memory.states[1].mutable_data_ptr<float>();
-  return buffers;
+  return rule_buffers(memory.master, memory.gradient, memory.parameter, memory.states);
 }
 
 void kernel_passes::add_partials(const at::Tensor& partials, double* sums) {
@@ -34,7 +20,7 @@ void kernel_passes::add_partials(const at::Tensor& partials, double* sums) {
 at::Tensor kernel_passes::sums_of_squares(const at::Tensor& values) {
   const kernels::Element type = element_of(values.scalar_type());
   const auto* const base = static_cast<const char*>(values.const_data_ptr());
-  const at::Tensor partials = at::empty({blocks_of(values.numel())}, at::kDouble);
+  const at::Tensor partials = at::empty({sum_blocks_of(values.numel())}, at::kDouble);
   double* const sums = partials.mutable_data_ptr<double>();
   parallel_over(partials, 1, [&](int64_t first, int64_t last) {
     const int64_t from = first * kSumBlockNumel;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "optim/rule_buffers.h"
 #include "optim/split_master.h"
 #include "rules/check.h"
 #include "zero/error.h"
@@ -57,16 +58,8 @@ void check_segment(const ShardSegment& segment, int64_t after, int64_t numel, in
 }  // namespace
 
 kernels::Element element_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return kernels::Element::f32;
-    case at::kBFloat16:
-      return kernels::Element::bf16;
-    case at::kHalf:
-      return kernels::Element::f16;
-    default:
-      break;
-  }
+  const std::optional<kernels::Element> element = known_element_of(type);
+  if (element) return *element;
   fail(ErrorKind::Unsupported, "optimizer",
        std::string("no update for elements of type ") + c10::toString(type), "use fp32, bf16 or fp16");
 }

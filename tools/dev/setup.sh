@@ -153,6 +153,7 @@ set_up() {
   flock -n 9 || { say "waiting for another ./dev that sets up"; flock 9; }
   need_packages "${BUILD_PACKAGES[@]}"
   find_libtorch
+  [ "$PRESET" != cuda ] || need_cuda
   configure
   exec 9>&-
 }

@@ -9,9 +9,8 @@
 #include <optional>
 
 #include "optim/cuda/launch.h"
-#include "optim/cuda/plugin.h"
 #include "optim/fused_operators.h"
-#include "optim/kernel_passes.h"
+#include "optim/rule_buffers.h"
 
 namespace zero::fused_operators {
 namespace {
@@ -19,7 +18,7 @@ namespace {
 void update_on_cuda(int64_t rule, at::Tensor master, const at::Tensor& gradient,
                     std::optional<at::Tensor> parameter, at::TensorList states, const at::Tensor& row) {
   const c10::cuda::CUDAGuard guard(master.device());
-  const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
+  const kernels::Buffers buffers = rule_buffers(master, gradient, parameter.value_or(at::Tensor()), states);
   C10_CUDA_CHECK(kernels::cuda::update(rule, buffers, row.const_data_ptr(), master.numel(),
                                        c10::cuda::getCurrentCUDAStream()));
 }
@@ -28,9 +27,9 @@ at::Tensor direction_on_cuda(int64_t rule, const at::Tensor& master, const at::T
                              const std::optional<at::Tensor>& parameter, at::TensorList states,
                              const at::Tensor& row) {
   const c10::cuda::CUDAGuard guard(master.device());
-  const auto buffers = kernel_passes::buffers_of(memory_of(master, gradient, parameter, states));
-  const at::Tensor sums = at::empty({kernel_passes::blocks_of(master.numel()), sums_of_rule(rule)},
-                                    master.options().dtype(at::kDouble));
+  const kernels::Buffers buffers = rule_buffers(master, gradient, parameter.value_or(at::Tensor()), states);
+  const at::Tensor sums =
+      at::empty({sum_blocks_of(master.numel()), sums_of_rule(rule)}, master.options().dtype(at::kDouble));
   C10_CUDA_CHECK(kernels::cuda::direction(rule, buffers, row.const_data_ptr(), master.numel(), kSumBlockNumel,
                                           sums.mutable_data_ptr<double>(),
                                           c10::cuda::getCurrentCUDAStream()));
@@ -39,10 +38,9 @@ at::Tensor direction_on_cuda(int64_t rule, const at::Tensor& master, const at::T
 
 at::Tensor sums_of_squares_on_cuda(const at::Tensor& values) {
   const c10::cuda::CUDAGuard guard(values.device());
-  const at::Tensor sums =
-      at::empty({kernel_passes::blocks_of(values.numel())}, values.options().dtype(at::kDouble));
+  const at::Tensor sums = at::empty({sum_blocks_of(values.numel())}, values.options().dtype(at::kDouble));
   C10_CUDA_CHECK(kernels::cuda::sums_of_squares(
-      values.const_data_ptr(), element_of(values.scalar_type()), values.numel(), kSumBlockNumel,
+      values.const_data_ptr(), known_element_of(values.scalar_type()).value(), values.numel(), kSumBlockNumel,
       sums.mutable_data_ptr<double>(), c10::cuda::getCurrentCUDAStream()));
   return sums;
 }
@@ -79,7 +77,7 @@ void apply_sums_on_cuda(int64_t rule, at::Tensor table, const at::Tensor& parame
 }  // namespace
 }  // namespace zero::fused_operators
 
-extern "C" void zero_cuda_operators_1() {
+extern "C" void zero_cuda_optimizer_kernels_1() {
   namespace fused = zero::fused_operators;
   static torch::Library library(torch::Library::IMPL, "zero", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   library.impl("rule_update", TORCH_FN(fused::update_on_cuda));

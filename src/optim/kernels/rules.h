@@ -17,7 +17,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "optim/kernels/any_device.h"
+#include "base/any_device.h"
 #include "zero/lr_schedule.h"
 #include "zero/optimizer_rules.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "optim/kernels/any_device.h"
+#include "base/any_device.h"
 #include "optim/kernels/kernels.h"
 
 namespace zero::kernels {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "optim/kernels/any_device.h"
+#include "base/any_device.h"
 #include "optim/kernels/rules.h"
 
 namespace zero::kernels {
