@@ -7,6 +7,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 
+#include "support/collective_round.h"
 #include "support/virtual_ranks.h"
 
 namespace zero::virtual_device::testing {
@@ -20,36 +21,8 @@ torch::TensorOptions here(const Mesh& mesh, at::ScalarType type = at::kFloat) {
 }
 
 TEST(VirtualMesh, CollectivesHaveTheCpusBits) {
-  const auto body = [](Mesh mesh) {
-    own_devices();
-    const Group world = mesh.world();
-    torch::manual_seed(1 + static_cast<uint64_t>(mesh.rank()));
-    const auto there = [&](const Tensor& tensor) { return tensor.to(mesh.device()); };
-    Tensor own = there(at::randn({5})), all = at::empty({15}, here(mesh));
-    world.all_gather(all, own, "gather").wait();
-    Tensor sum = at::empty({7}, here(mesh));
-    world.reduce_scatter(sum, there(at::randn({21}).to(at::kBFloat16)), false, "scatter").wait();
-    Tensor total = there(at::randn({100}));
-    world.all_reduce(total, Group::Reduce::Sum, "sum").wait();
-    Tensor large = there(at::randn({70'001}));
-    world.all_reduce(large, Group::Reduce::Max, "max").wait();
-    Tensor told = there(at::randn({9}));
-    world.broadcast(told, 1, "tell").wait();
-    Tensor passed = there(at::randn({4}));
-    Work sent = mesh.rank() == 0 ? world.send(passed, 2, 7, "pass") : Work();
-    if (mesh.rank() == 2) world.receive(passed, 0, 7, "pass").wait();
-    sent.wait();
-    world.barrier("end");
-    for (const Tensor& tensor : {all, sum, total, large, told, passed})
-      zero::testing::hand_back(tensor.cpu().contiguous());
-    if (!mesh.device().is_cpu()) expect_no_faults();
-  };
-  const auto host = run_ranks(3, body), device = run_ranks(3, body, on_virtual_devices());
-  ASSERT_EQ(host.size(), device.size());
-  for (size_t rank = 0; rank < host.size(); ++rank) {
-    EXPECT_FALSE(host[rank].bytes.empty());
-    EXPECT_EQ(host[rank].bytes, device[rank].bytes) << "rank " << rank;
-  }
+  zero::testing::expect_the_cpus_collectives(3, on_virtual_devices(),
+                                             [](const Mesh&) { expect_no_faults(); });
 }
 
 // One that reads an output too early, or writes an input too early, is named; on a GPU both would work by

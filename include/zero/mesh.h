@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "zero/communication.h"
 #include "zero/trace.h"
 
 namespace zero {
@@ -81,7 +82,8 @@ class Group {
 
   /// out [n] fp32 <- sum over ranks of their in[rank * n, (rank + 1) * n), added in rank order in fp32
   /// whatever in's floating dtype, so the bits do not depend on timing. With `accumulate` the sum is added to
-  /// out's old value. The addition happens in wait().
+  /// out's old value. The addition happens in wait(). With Communication::fast NCCL adds, in an order of its
+  /// own and in in's type.
   Work reduce_scatter(at::Tensor out, at::Tensor in, bool accumulate, std::string_view what) const;
 
   /// tensor [n] fp32, fp64, bf16 or fp16 <- sum (or maximum) over ranks, in rank order; the same bits on
@@ -134,6 +136,8 @@ struct MeshOptions {
   // A transport of the caller's own (mesh/transport.h), in place of those by name: a device's that this
   // library does not know. Empty: `transport`.
   std::function<std::shared_ptr<detail::Transport>(const detail::TransportOptions&)> own_transport = {};
+  // fast needs the transport nccl: joining throws Config with others where there are several ranks.
+  Communication communication = Communication::exact;
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of a collective, and of the rendezvous
   // Address the transport listens on. "": loopback where the rendezvous address is, else the address of this
   // host that packets to the rendezvous address leave from.

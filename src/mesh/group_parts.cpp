@@ -46,7 +46,7 @@ Work reduce_scatter(const Group& group, std::vector<ReducePart> outs, at::Tensor
     return {};
   }
   int tag = transfer_tag(issued, in.scalar_type(), 0);
-  if (state->channel->sums_in_rank_order())
+  if (state->channel->has_reduce_scatter())
     return start_transfer(state, issued,
                           [&](auto& channel) { return channel.reduce_scatter(outs, in, tag); });
   at::Tensor received = at::empty_like(in);

@@ -157,9 +157,14 @@ void connect_world(MeshState& state) {
   std::string interface = state.options.interface_address;
   if (interface.empty()) interface = detail::outgoing_address(rendezvous.address);
   // What can fail on this host alone fails before the others are met.
-  const detail::TransportOptions transport{interface, state.device, timeout};
+  const detail::TransportOptions transport{interface, state.device, timeout, state.options.communication};
   state.transport = state.options.own_transport ? state.options.own_transport(transport)
                                                 : detail::make_transport(state.options.transport, transport);
+  require(state.options.communication == Communication::exact || state.transport->has_fast_sums(),
+          ErrorKind::Config, "mesh communication",
+          "fast is NCCL's, and on " + c10::DeviceTypeName(state.device.type(), /*lower_case=*/true) +
+              " transport " + state.options.transport + " adds in rank order",
+          "set communication to exact, or use CUDA devices");
   if (auto hosts = state.transport->imagined_hosts(rendezvous.size)) {
     state.hosts = *std::move(hosts);
     return;
@@ -168,7 +173,8 @@ void connect_world(MeshState& state) {
   std::string prefix = detail::mesh_prefix(store, rendezvous, timeout);
   state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   std::string greeting = axes_text(state.axes) + ", transport " + state.options.transport + " on " +
-                         c10::DeviceTypeName(state.device.type(), /*lower_case=*/true);
+                         c10::DeviceTypeName(state.device.type(), /*lower_case=*/true) + ", communication " +
+                         std::string(to_string(state.options.communication));
   auto greetings = detail::meet(state.store, rendezvous, greeting + place_lines(state.options.host), timeout);
   const Places places = take_places(greetings, rendezvous.rank);
   state.hosts = places.hosts;

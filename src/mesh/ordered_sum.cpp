@@ -1,11 +1,16 @@
 #include "mesh/ordered_sum.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "base/cuda_plugin.h"
+#include "base/plugin.h"
 #include "compute/parallel.h"
 #include "mesh/row_sums.h"
 
@@ -87,7 +92,7 @@ void sum_on_cpu(const at::Tensor& out, const Rows& rows, at::ScalarType dtype, b
   sum_on_cpu<float>(out, rows, dtype, accumulate);
 }
 
-Rows data_of(const std::vector<at::Tensor>& tensors) {
+Rows data_of(at::TensorList tensors) {
   Rows rows;
   rows.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) rows.push_back(tensor.const_data_ptr());
@@ -95,6 +100,63 @@ Rows data_of(const std::vector<at::Tensor>& tensors) {
 }
 
 }  // namespace
+
+namespace {
+
+void sum_on_cpu(at::TensorList parts, at::Tensor out) {
+  sum_on_cpu(out, data_of(parts), parts[0].scalar_type(), false);
+}
+void add_sum_on_cpu(at::Tensor sum, at::TensorList parts) {
+  sum_on_cpu(sum, data_of(parts), parts[0].scalar_type(), true);
+}
+
+// For devices that bring kernels for them (CUDA's: src/mesh/cuda) or compute with the CPU's. Defined when
+// they are first needed, for as long as the process lives: the dispatcher has no other scope.
+struct SumOperators {
+  SumOperators() : library(torch::Library::FRAGMENT, "zero", std::nullopt, __FILE__, __LINE__) {
+    using Replace = void(at::TensorList, at::Tensor);
+    using Add = void(at::Tensor, at::TensorList);
+    library.def("ordered_sum(Tensor[] parts, *, Tensor(a!) out) -> ()");
+    library.def("add_ordered_sum(Tensor(a!) sum, Tensor[] parts) -> ()");
+    library.impl("ordered_sum", c10::DispatchKey::CPU, static_cast<Replace*>(sum_on_cpu));
+    library.impl("add_ordered_sum", c10::DispatchKey::CPU, add_sum_on_cpu);
+    c10::Dispatcher& all = c10::Dispatcher::singleton();
+    replace = all.findSchemaOrThrow("zero::ordered_sum", "").typed<Replace>();
+    add = all.findSchemaOrThrow("zero::add_ordered_sum", "").typed<Add>();
+  }
+
+  torch::Library library;
+  std::optional<c10::TypedOperatorHandle<void(at::TensorList, at::Tensor)>> replace;
+  std::optional<c10::TypedOperatorHandle<void(at::Tensor, at::TensorList)>> add;
+};
+
+const SumOperators& operators() {
+  static const SumOperators known;
+  return known;
+}
+
+bool load_cuda_kernels() {
+  static const PluginFunction loaded = load_plugin(kCudaPlugin, kCudaMeshKernels, PluginScope::Shared);
+  if (!loaded.function) return false;
+  static const bool is_registered = (reinterpret_cast<CudaRegister*>(loaded.function)(), true);
+  return is_registered;
+}
+
+// What training moves, in numbers that fit a launch; LibTorch's operators do the rest.
+bool has_kernel(const at::Tensor& out, const std::vector<at::Tensor>& parts) {
+  constexpr size_t kMostRows = 256;
+  const at::ScalarType type = parts[0].scalar_type();
+  if (out.scalar_type() != at::kFloat || (type != at::kFloat && type != at::kBFloat16)) return false;
+  if (parts.size() > kMostRows) return false;
+  operators();
+  if (out.is_cuda()) return load_cuda_kernels();
+  return c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(
+      c10::computeDispatchKey(std::nullopt, std::nullopt, out.device()));
+}
+
+}  // namespace
+
+void define_sum_operators() { operators(); }
 
 void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accumulate) {
   if (out.numel() == 0) return;
@@ -108,6 +170,8 @@ void ordered_sum(at::Tensor out, const std::vector<at::Tensor>& parts, bool accu
   }
   if (out.is_cpu()) return sum_on_cpu(out, data_of(parts), parts[0].scalar_type(), accumulate);
   at::NoGradGuard no_grad;
+  if (has_kernel(out, parts))
+    return accumulate ? operators().add->call(out, parts) : operators().replace->call(parts, out);
   at::Tensor sum = accumulate ? at::empty_like(out) : out;
   sum.copy_(parts[0]);
   for (size_t rank = 1; rank < parts.size(); ++rank) sum.add_(parts[rank]);

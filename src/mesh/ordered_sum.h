@@ -22,6 +22,9 @@ void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<at::Ten
 void ordered_sums(const std::vector<ReducePart>& outs, const std::vector<const void*>& rows,
                   at::ScalarType dtype, int rank);
 
+/// Defines zero::ordered_sum and zero::add_ordered_sum, the same in fp32 for devices, unless they are known.
+void define_sum_operators();
+
 /// out [n] = the greatest of the parts; NaN where one is NaN.
 void ordered_max(at::Tensor out, const std::vector<at::Tensor>& parts);
 

@@ -1,9 +1,9 @@
 #include "mesh/row_sums.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/vector_versions.h"
+#include "mesh/sum_element.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -18,21 +18,18 @@ constexpr int64_t kBlock = 1024;
 constexpr int64_t kStreamed = 256 << 10;
 constexpr int64_t kLine = 64, kPage = 4096;  // bytes
 
-ZERO_INLINE float widen(float value) { return value; }
-ZERO_INLINE float widen(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
-
 template <class In>
 ZERO_INLINE void sum_block(float* __restrict sum, const In* const* rows, size_t count, int64_t at,
                            int64_t n) {
   const In* __restrict first = rows[0] + at, * __restrict second = count > 1 ? rows[1] + at : nullptr;
   if (count <= 1) {
-    for (int64_t i = 0; i < n; ++i) sum[i] = widen(first[i]);
+    for (int64_t i = 0; i < n; ++i) sum[i] = widened(first[i]);
     return;
   }
-  for (int64_t i = 0; i < n; ++i) sum[i] = widen(first[i]) + widen(second[i]);
+  for (int64_t i = 0; i < n; ++i) sum[i] = widened(first[i]) + widened(second[i]);
   for (size_t row = 2; row < count; ++row) {
     const In* __restrict next = rows[row] + at;
-    for (int64_t i = 0; i < n; ++i) sum[i] += widen(next[i]);
+    for (int64_t i = 0; i < n; ++i) sum[i] += widened(next[i]);
   }
 }
 

@@ -12,7 +12,7 @@ std::shared_ptr<Transport> make_transport(const std::string& name, const Transpo
                                 [options] { return make_gloo_transport(options); });
   if (chosen == "shm") return make_shm_transport(options);
   if (chosen == "gloo") return make_gloo_transport(options);
-  if (chosen == "nccl") return load_nccl_transport(options);
+  if (chosen == "nccl") return make_nccl_transport(options);
   fail(ErrorKind::Config, "transport", "unknown transport \"" + name + "\"", "use auto, shm, gloo or nccl");
 }
 

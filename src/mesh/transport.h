@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "mesh/group_parts.h"
+#include "zero/communication.h"
 #include "zero/mesh.h"
 
 namespace zero::detail {
@@ -63,8 +64,8 @@ class Channel {
   virtual Started receive(at::Tensor tensor, int from, int tag) = 0;
 
   /// True if reduce_scatter() below exists: fp32 sums in rank order, the same bits as exchange and
-  /// ordered_sum.
-  virtual bool sums_in_rank_order() const { return false; }
+  /// ordered_sum; or where TransportOptions say fast, in any order, rounded to in's type on the way.
+  virtual bool has_reduce_scatter() const { return false; }
   /// in [size, n]; outs, n elements together, (+)= sum over ranks of their row for this rank.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): those who do it keep them
   virtual Started reduce_scatter(std::vector<ReducePart>, at::Tensor, int) {
@@ -93,6 +94,7 @@ struct TransportOptions {
   std::string interface_address;       // address to listen on
   torch::Device device = torch::kCPU;  // of the tensors
   std::chrono::milliseconds timeout{};
+  Communication communication = Communication::exact;
 };
 
 /// Makes the channels of one mesh, all on the same device (Gloo: one listening socket and one thread).
@@ -103,6 +105,8 @@ class Transport {
   /// number `rank`, and hosts[r] tells on which host member r is. Blocks.
   virtual std::unique_ptr<Channel> connect(c10::intrusive_ptr<c10d::Store> store, int rank,
                                            const std::vector<int>& hosts, const std::string& name) = 0;
+  /// Whether its channels do what Communication::fast asks for; others are not asked.
+  virtual bool has_fast_sums() const { return false; }
   /// What Group::memories promises, of members on these hosts: each has its own, unless the transport says
   /// otherwise.
   virtual std::vector<int> memories(const std::vector<int>& hosts) const {
@@ -130,7 +134,7 @@ std::shared_ptr<Transport> make_shm_transport(const TransportOptions& options);
 using MakeTransport = std::function<std::shared_ptr<Transport>()>;
 std::shared_ptr<Transport> make_hosts_transport(MakeTransport inside, MakeTransport across);
 
-/// From the plugin libzero_nccl.so.
-std::shared_ptr<Transport> load_nccl_transport(const TransportOptions& options);
+/// Of a CUDA device. Throws Unsupported, with what is missing, where there is none or NCCL is not there.
+std::shared_ptr<Transport> make_nccl_transport(const TransportOptions& options);
 
 }  // namespace zero::detail

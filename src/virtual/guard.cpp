@@ -60,6 +60,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     this_thread().streams[stream.device_index()] = static_cast<int>(stream.id());
     return before;
   }
+  // The stream's clock: what is outside c10's interfaces is told of a stream by this.
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return reinterpret_cast<void*>(static_cast<intptr_t>(clock_of(stream)));
+  }
   bool queryStream(const c10::Stream& stream) const override {
     return machine().host_asks(machine().record(clock_of(stream)));
   }

@@ -82,7 +82,7 @@ class ShmChannel final : public Channel {
     return start(conversation_->tell(in, -1, tag), std::move(reading));
   }
 
-  bool sums_in_rank_order() const override { return true; }
+  bool has_reduce_scatter() const override { return true; }
 
   Started reduce_scatter(std::vector<ReducePart> outs, at::Tensor in, int tag) override {
     const uint64_t offset = in.nbytes() / static_cast<uint64_t>(ranks()) * static_cast<uint64_t>(rank());

@@ -1,0 +1,19 @@
+#pragma once
+// How ranks add up what they reduce together.
+
+#include <string_view>
+
+namespace zero {
+
+/// exact: in rank order in fp32, whatever travels, on every transport: the same bits for every timing, bucket
+/// and budget. fast: gradients are summed by NCCL's own reduce-scatter, in the type that travels and in an
+/// order of NCCL's, as PyTorch's FSDP and DeepSpeed do: half the bytes to receive where that type is 16 bits,
+/// no kernel to add them afterwards, and no promise of equal bits between two runs. All other sums (norms,
+/// losses, statistics) stay exact. Only NCCL has it: on other transports asking for it is an error.
+enum class Communication { exact, fast };
+
+inline std::string_view to_string(Communication communication) {
+  return communication == Communication::fast ? "fast" : "exact";
+}
+
+}  // namespace zero

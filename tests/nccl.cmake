@@ -1,0 +1,10 @@
+# The NCCL transport on virtual devices, over a libnccl of our own.
+add_library(zero_fake_nccl SHARED support/fake_nccl.cpp)
+target_include_directories(zero_fake_nccl PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+zero_compile_options(zero_fake_nccl)
+zero_test(nccl TORCH RANKS 3 USES virtual engine mesh compute base LIBS nlohmann_json::nlohmann_json FILES nccl)
+zero_test(nccl_watch TORCH USES virtual mesh compute base LIBS nlohmann_json::nlohmann_json FILES nccl_watch)
+foreach(test nccl_test nccl_watch_test)
+  target_compile_definitions(${test} PRIVATE ZERO_FAKE_NCCL="$<TARGET_FILE:zero_fake_nccl>")
+  add_dependencies(${test} zero_fake_nccl)
+endforeach()
