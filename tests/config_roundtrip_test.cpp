@@ -206,6 +206,10 @@ void random_sections(Dice& d, Config& c) {
       d.one_of({ParallelConfig::Backend::Auto, ParallelConfig::Backend::Gloo, ParallelConfig::Backend::Nccl});
   c.parallel.threads_per_rank = static_cast<int>(d.from(0, 64));
   c.parallel.bind_cores = d.flip();
+  if (c.parallel.backend != ParallelConfig::Backend::Gloo && d.flip())
+    c.parallel.communication = Communication::fast;
+  c.cuda.memory_bytes = d.flip() ? -1 : d.from(1, int64_t{1} << 40);
+  c.cuda.expandable_segments = d.flip();
   c.checkpoint.directory = "x" + d.text();
   c.checkpoint.interval_steps = d.from(0, 100);
   c.checkpoint.keep_last = d.from(0, 100);

@@ -45,6 +45,7 @@ struct Config {
   ModelConfig model;
   DataConfig data;
   ParallelConfig parallel;
+  CudaConfig cuda;
   CheckpointConfig checkpoint;
   LoggingConfig logging;
   RunConfig run;

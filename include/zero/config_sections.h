@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "zero/communication.h"
 #include "zero/dtype.h"
 #include "zero/optimizer_rules.h"
 #include "zero/rope_scaling.h"
@@ -188,9 +189,17 @@ struct ParallelConfig {
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard (shard_group); 0: all; must divide the ranks
   double timeout_s = 600;     // a collective or rendezvous that takes longer is an error
   Backend backend = Backend::Auto;
-  int threads_per_rank = 0;  // compute threads; 0: cores / local ranks
-  bool bind_cores = false;   // keep each rank on its part of the host's cores
+  int threads_per_rank = 0;                            // compute threads; 0: cores / local ranks
+  bool bind_cores = false;                             // keep each rank on its part of the host's cores
+  Communication communication = Communication::exact;  // how gradients are summed; fast: NCCL alone
   bool operator==(const ParallelConfig&) const = default;
+};
+
+/// `cuda`: memory of ranks that compute on CUDA devices; means nothing on CPU.
+struct CudaConfig {
+  int64_t memory_bytes = -1;        // that LibTorch may take of a rank's device; -1: all of it
+  bool expandable_segments = true;  // grow blocks in place instead of fragmenting memory
+  bool operator==(const CudaConfig&) const = default;
 };
 
 /// `checkpoint`.

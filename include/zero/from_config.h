@@ -29,11 +29,16 @@ LrSchedule schedule_of(const Config& config);
 /// divides by all of them before the reduction. Throws Unsupported for types that the engine does not train.
 EngineOptions engine_options_of(const Config& config, int ranks);
 
-/// CUDA devices that LibTorch finds on this host.
+/// CUDA devices that LibTorch finds on this host; loads LibTorch's CUDA half where there is a driver.
 int cuda_devices();
 
-/// `parallel`. Throws Unsupported where the backend needs a device that is not there.
+/// `parallel`. Throws Unsupported where the backend needs a device that is not there, Config where
+/// communication asks for what the chosen device does not have.
 MeshOptions mesh_options_of(const Config& config);
+
+/// `cuda`, for a rank's device, before the first tensor there; does nothing for other devices. Throws Config
+/// for more memory than the device has, Unsupported for a limit without libzero_cuda.so.
+void use_cuda_settings(const Config& config, torch::Device device);
 
 /// Compute threads of one of `local_ranks` ranks on this host: parallel.threads_per_rank, else its part of
 /// the cores.

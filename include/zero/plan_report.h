@@ -80,6 +80,7 @@ struct ConfigPlan {
   int chosen_stage = 0;
   int hosts = 1;
   bool on_cuda = false;  // where ranks compute; activations are counted as on CPU all the same
+  Communication communication = Communication::exact;  // how gradients are summed
   std::array<Plan, 4> stages;
   // At most, while a checkpoint is written in the background: the rank's copy of what it saves. 0 where
   // nothing is (checkpoint.async, checkpoint.interval_steps).

@@ -43,10 +43,23 @@ Row parallel_row() {
              "seconds until a collective is an error"),
        field("backend", ZERO_AT(parallel.backend), backends,
              "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
+       field("communication", ZERO_AT(parallel.communication),
+             choice<Communication>({{"exact", Communication::exact}, {"fast", Communication::fast}}),
+             "exact: gradients are summed in rank order in fp32; fast: by NCCL, on CUDA, in an order and the "
+             "type of its own"),
        field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
              "compute threads; null: the cores divided by the local ranks"),
        field("bind_cores", ZERO_AT(parallel.bind_cores), boolean(),
              "keep each rank on its part of the host's cores; for ranks that have the host to themselves")});
+}
+
+Row cuda_row() {
+  return section<Config>(
+      "cuda", {field("memory", ZERO_AT(cuda.memory_bytes), bytes(),
+                     "of its CUDA device that a rank may take for tensors; null: all"),
+               field("expandable_segments", ZERO_AT(cuda.expandable_segments), boolean(),
+                     "LibTorch's allocator grows its blocks in place; PYTORCH_ALLOC_CONF, where it is set, "
+                     "says itself")});
 }
 
 Row checkpoint_row() {
@@ -217,6 +230,7 @@ Rows own_rows() {
           model_row(),
           data_row(),
           parallel_row(),
+          cuda_row(),
           checkpoint_row(),
           logging_row(),
           run_row()};

@@ -39,6 +39,7 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   EngineOptions options = options_from_config(config, ranks);
   const Dtype dtype = *options.dtype, accumulated = options.accumulation_dtype;
   const RankPlaces places = places_of(config, ranks, hosts, cuda_devices);
+  check_communication(config, !places.on_cpu);
   const OptimizerBytes optimizer{.states = rule_state_bytes(config.optimizer.rule)};
 
   ConfigPlan plan;
@@ -50,6 +51,7 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   plan.chosen_stage = config.zero.stage;
   plan.hosts = hosts;
   plan.on_cuda = !places.on_cpu;
+  plan.communication = config.parallel.communication;
   plan.memory_bytes = memory_bytes;
   for (int stage = 0; stage < kStages; ++stage) {
     options.stage = stage;

@@ -102,6 +102,7 @@ std::string to_json(const ConfigPlan& plan) {
             {"accumulation_steps", chosen.accumulation_steps},
             {"hosts", plan.hosts},
             {"device", plan.on_cuda ? "cuda" : "cpu"},
+            {"communication", to_string(plan.communication)},
             {"chosen_stage", plan.chosen_stage},
             {"shard_ranks", chosen.shard_ranks},
             {"replica_ranks", chosen.replica_ranks},

@@ -113,6 +113,11 @@ std::string notes(const ConfigPlan& plan) {
         "is written wears a disk out: compare it with what the maker allows.\n";
   if (has_states_in(plan, Tier::Host) && !plan.on_cuda)
     text += "On CPU the host's memory is the ranks' own: offloading to it frees nothing.\n";
+  if (plan.communication == Communication::fast)
+    text +=
+        "Gradients are summed by NCCL (parallel.communication fast), in the type that travels and in an "
+        "order\n"
+        "of its own: two runs may differ in their last bits.\n";
   if (shares(plan))
     text +=
         "The ranks of a host share one copy of the parameters in CPU memory (residency.share): each is\n"

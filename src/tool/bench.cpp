@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <chrono>
@@ -260,6 +261,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
                          {"batch", arguments.batch},
                          {"seq", arguments.sequence},
                          {"dtype", arguments.dtype},
+                         {"communication", arguments.communication},
                          {"ckpt", arguments.recompute == "all" ? 1 : 0},
                          {"recompute", arguments.recompute},
                          {"grad_accum", arguments.accumulation},
@@ -288,6 +290,12 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
     record["plan_mib"] = std::llround(mebibytes_of(planned_bytes(engine->plan(), step.model(), arguments)));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
     put_offload(record, arguments, *engine, mesh.size(), sequential);
+  }
+  if (mesh.device().is_cuda()) {
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    c10::DeviceAllocator& memory = *c10::getDeviceAllocator(mesh.device().type());
+    record["device"] = "cuda";
+    record["device_peak_bytes"] = memory.getDeviceStats(mesh.device().index()).allocated_bytes[kAll].peak;
   }
   if (device.is_virtual()) put_device(record, device, timings.device_steps, arguments.warmup);
   if (arguments.json) {
@@ -319,6 +327,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job, ToolDevic
   if (!arguments.plain_allocator) use_training_allocator();
   MeshOptions options;
   options.transport = arguments.backend;
+  options.communication = arguments.communication == "fast" ? Communication::fast : Communication::exact;
   if (!arguments.trace.empty()) options.trace = std::make_shared<Trace>();
   device.open(options, /*trace=*/true);
   const Mesh mesh = Mesh::join(job, options);
@@ -380,7 +389,10 @@ int run_bench(int argc, char** argv) {
   step->add_option("--dtype", arguments.dtype, "of parameters and computation")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
-  step->add_option("--backend", arguments.backend, "auto, shm or gloo")->capture_default_str();
+  step->add_option("--backend", arguments.backend, "auto, shm, gloo or nccl")->capture_default_str();
+  step->add_option("--communication", arguments.communication, "how gradients are summed: fast is NCCL's")
+      ->check(CLI::IsMember({"exact", "fast"}))
+      ->capture_default_str();
   step->add_option("--bucket", arguments.bucket_numel, "elements of a gradient bucket")
       ->check(at_least_one());
   step->add_option("--seed", arguments.seed, "of weights and tokens")->capture_default_str();

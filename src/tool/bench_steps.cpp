@@ -20,9 +20,10 @@ namespace {
 /// operators, of ours by ours.
 class Alone : public BenchStep {
  public:
-  Alone(BenchModel model, at::ScalarType dtype, bool ours) : BenchStep(std::move(model)), ours_(ours) {
+  Alone(BenchModel model, at::Device device, at::ScalarType dtype, bool ours)
+      : BenchStep(std::move(model)), ours_(ours) {
     materialize(*model_.module);
-    model_.module->to(dtype);
+    model_.module->to(device, dtype);
   }
 
   double run(const std::vector<Micro>& micros) override {
@@ -114,7 +115,8 @@ std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchA
   BenchModel model =
       make_bench_model(arguments.model, arguments.plain, std::max(1024, arguments.sequence), recompute);
   const bool ours = arguments.operators == kOurs && what != kOnLibTorch;
-  if (what == kAlone) return std::make_unique<Alone>(std::move(model), dtype, ours && !arguments.plain);
+  if (what == kAlone)
+    return std::make_unique<Alone>(std::move(model), mesh.device(), dtype, ours && !arguments.plain);
   const bool is_own_stage = what == kOnLibTorch || what == kInMemory || what == kKeepingAll;
   EngineOptions options =
       options_of(arguments, is_own_stage ? arguments.stage : std::stoi(what), ours, dtype);

@@ -32,8 +32,8 @@ inline constexpr const char* kKeepingAll = "kept";
 inline constexpr const char* kOurs = "ours";
 
 struct BenchArguments {
-  std::string model = "gpt2", dtype = "bf16", backend = "auto", device = "auto", operators, trace,
-              offload = "none", disk_path;
+  std::string model = "gpt2", dtype = "bf16", backend = "auto", communication = "exact", device = "auto",
+              operators, trace, offload = "none", disk_path;
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
   std::string recompute = "none";  // or "all" or "auto"; of the first turn, not of those beside it

@@ -4,6 +4,8 @@
 #include <iostream>
 #include <string_view>
 
+#include "compute/cuda_library.h"
+#include "compute/cuda_memory.h"
 #include "virtual/transport.h"
 #include "zero/error.h"
 
@@ -25,12 +27,18 @@ virtual_device::DeviceDescription description_of(const std::string& option) {
 }  // namespace
 
 const std::string kDeviceHelp =
-    "auto, or virtual[:FILE]: simulated, as the description FILE says [an H100], with the CPU's results";
+    "auto, cuda, or virtual[:FILE]: simulated, as the description FILE says [an H100], with the CPU's "
+    "results";
 
 ToolDevice::ToolDevice(const std::string& option) {
   if (option == "auto") return;
+  is_cuda_ = option == "cuda";
+  if (is_cuda_) {
+    detail::require_cuda("--device cuda");
+    return;
+  }
   require(option == kVirtual || option.starts_with(std::string(kVirtual) + ":"), ErrorKind::Config,
-          "--device", "expected auto, virtual or virtual:FILE, got \"" + option + "\"",
+          "--device", "expected auto, cuda, virtual or virtual:FILE, got \"" + option + "\"",
           "configs/devices/ has descriptions");
   description_ = std::make_unique<virtual_device::DeviceDescription>(description_of(option));
 }
@@ -38,6 +46,10 @@ ToolDevice::ToolDevice(const std::string& option) {
 ToolDevice::~ToolDevice() = default;
 
 void ToolDevice::open(MeshOptions& options, bool trace) {
+  if (is_cuda_) {
+    if (const auto settings = detail::allocator_settings(true)) detail::use_allocator_settings(*settings);
+    options.device = c10::DeviceType::CUDA;
+  }
   if (!is_virtual()) return;
   virtual_device::VirtualDeviceOptions virtual_options;
   virtual_options.description = *description_;

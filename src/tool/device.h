@@ -18,9 +18,9 @@ extern const std::string kDeviceHelp;
 /// outlives the mesh, the engine and every tensor of the device.
 class ToolDevice {
  public:
-  /// `option`: "auto", "virtual" (an H100) or "virtual:FILE", FILE a description (virtual/description.h).
-  /// Reads the description; makes nothing. Throws Config for another text, Io and Corrupt as
-  /// read_description().
+  /// `option`: "auto", "cuda", "virtual" (an H100) or "virtual:FILE", FILE a description
+  /// (virtual/description.h). Reads the description; makes nothing. Throws Config for another text, Io and
+  /// Corrupt as read_description(), Unsupported for "cuda" without a device.
   explicit ToolDevice(const std::string& option);
   ~ToolDevice();
   ToolDevice(const ToolDevice&) = delete;
@@ -43,6 +43,7 @@ class ToolDevice {
   bool is_sound(const Mesh& mesh);
 
  private:
+  bool is_cuda_ = false;
   std::unique_ptr<virtual_device::DeviceDescription> description_;
   std::unique_ptr<virtual_device::VirtualDevices> devices_;
   double told_ns_ = 0;

@@ -57,6 +57,7 @@ int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const
   MeshOptions mesh_options = mesh_options_of(saved.config);
   device.open(mesh_options, /*trace=*/false);
   const Mesh mesh = Mesh::join(job, mesh_options);
+  use_cuda_settings(saved.config, mesh.device());
   try {
     Inference inference(saved, mesh,
                         {.budget_bytes = budget_of(arguments.budget, saved.config.residency.budget_bytes)});

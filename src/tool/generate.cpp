@@ -76,6 +76,7 @@ int generate_here(const GenerateArguments& arguments, const Request& request, co
   MeshOptions mesh_options = mesh_options_of(request.saved.config);
   device.open(mesh_options, /*trace=*/false);
   const Mesh mesh = Mesh::join(job, mesh_options);
+  use_cuda_settings(request.saved.config, mesh.device());
   try {
     Inference inference(request.saved, mesh, {.budget_bytes = budget_of(arguments.budget, kAllBytes)});
     const std::vector<int64_t> made = inference.generate(request.prompt, request.options);

@@ -61,6 +61,7 @@ int train_here(const Config& config, const Rendezvous& job, TrainOptions options
   if (!trace.empty()) mesh_options.trace = std::make_shared<Trace>();
   device.open(mesh_options, !trace.empty());
   const Mesh mesh = Mesh::join(job, mesh_options);
+  use_cuda_settings(config, mesh.device());
   options.stop_signal = stop_signal;
   options.save_requested = save_requested;
   options.progress = stdout;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "compute/cuda_library.h"
 #include "zero/error.h"
 #include "zero/launch.h"
 #include "zero/mesh.h"
@@ -61,7 +62,7 @@ bool parse(CLI::App& app, int argc, char** argv) {
 int launch_self(int ranks, int argc, char** argv, std::chrono::milliseconds grace) {
   LaunchOptions options;
   options.ranks = ranks;
-  if (at::hasCUDA()) {
+  if (detail::cuda_library().is_loaded && at::hasCUDA()) {
     options.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
     options.command.insert(options.command.end(), argv, argv + argc);
   } else {

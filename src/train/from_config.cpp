@@ -10,6 +10,8 @@
 
 #include "base/error_text.h"
 #include "base/glob.h"
+#include "compute/cuda_library.h"
+#include "compute/cuda_memory.h"
 #include "plan/config_options.h"
 #include "zero/error.h"
 #include "zero/model_spec.h"
@@ -144,20 +146,44 @@ EngineOptions engine_options_of(const Config& config, int ranks) {
   return options;
 }
 
-int cuda_devices() { return at::hasCUDA() ? static_cast<int>(at::getNumGPUs()) : 0; }
+int cuda_devices() {
+  if (!detail::cuda_library().is_loaded) return 0;
+  return at::hasCUDA() ? static_cast<int>(at::getNumGPUs()) : 0;
+}
+
+void use_cuda_settings(const Config& config, torch::Device device) {
+  if (!device.is_cuda()) return;
+  if (const auto settings = detail::allocator_settings(config.cuda.expandable_segments))
+    detail::use_allocator_settings(*settings);
+  const int64_t limit_bytes = config.cuda.memory_bytes;
+  if (limit_bytes >= 0 && limit_bytes != kAllBytes)
+    detail::limit_cuda_memory(device, limit_bytes, config.place("cuda.memory"));
+}
+
+namespace {
+
+std::string why_no_device() {
+  const detail::CudaLibrary& library = detail::cuda_library();
+  return library.is_loaded ? "the driver finds none" : library.problem;
+}
+
+}  // namespace
 
 MeshOptions mesh_options_of(const Config& config) {
   using Backend = ParallelConfig::Backend;
   const ParallelConfig& p = config.parallel;
   const int devices = cuda_devices();
   require(p.backend != Backend::Nccl || devices > 0, ErrorKind::Unsupported, config.place("parallel.backend"),
-          "parallel.backend: nccl needs a CUDA device, and there is none", "set it to auto, shm or gloo");
+          "parallel.backend: nccl needs a CUDA device, and " + why_no_device(),
+          "see to that, or set it to auto, shm or gloo");
   MeshOptions options;
   options.axes = {{"pp", p.pipeline}, {"dp", -1}, {"tp", p.tensor}};
   options.device = runs_on_cuda(p, devices) ? torch::kCUDA : torch::kCPU;
   if (p.backend == Backend::Shm) options.transport = "shm";
   if (p.backend == Backend::Gloo) options.transport = "gloo";
   if (p.backend == Backend::Nccl) options.transport = "nccl";
+  options.communication = p.communication;
+  check_communication(config, options.device.is_cuda());
   // A year is for ever, and fits what the transports count in.
   constexpr double kMostSeconds = 365.0 * 24 * 3600;
   const double milliseconds = std::min(p.timeout_s, kMostSeconds) * 1000;
