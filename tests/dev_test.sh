@@ -163,6 +163,56 @@ closing_line() {
   check "and are counted" [ "$(tail -1 "$WORK/said")" = "4 passed, 0 failed" ]
 }
 
+# Never a result without a GPU, nor of tests that were skipped.
+gpu() {
+  fresh
+  local gpu=$REPO/tools/dev/gpu.sh verb
+  run_gpu() { PATH=$BIN:$PATH OUT=$REPO/results LIBTORCH=$REPO/torch "$gpu" "$@" >"$WORK/said" 2>&1 </dev/null; }
+  stand_in nvidia-smi 'exit 9'
+  for verb in check tests 'bench ours' build; do
+    # shellcheck disable=SC2086  # verb and part
+    run_gpu $verb
+    check "gpu.sh $verb fails without a GPU" [ $? = 1 ]
+    check "and says so" said '^gpu: no GPU: nvidia-smi lists none'
+  done
+  run_gpu frobnicate
+  check "an unknown verb is refused" said "unknown verb 'frobnicate'"
+  run_gpu bench nonsense
+  check "so is an unknown part" said "bench takes ours, fsdp2, compiled or all, got 'nonsense'"
+  check "dry runs need no GPU" run_gpu --dry-run bench all
+  check "and print every command" said '^[+] .*/zero bench step --json --device cuda .*--communication fast'
+  check "the peers' too" said '^[+] .*fsdp2.py --mode zero3 --device cuda --compile'
+  check "and leave nothing" [ ! -e "$REPO/results" ]
+  run_gpu pack
+  check "pack fails without programs" said 'build/cuda/zero is missing: run ./dev cuda'
+
+  stand_in nvidia-smi 'echo a GPU'
+  run_gpu tests
+  check "LibTorch is looked for" said '^gpu: no LibTorch with CUDA'
+  mkdir -p "$REPO/torch/lib" "$REPO/build/gpu"
+  touch "$REPO/torch/lib/libtorch_cuda.so"
+  echo "__version__ = '1.13.0'" >"$REPO/torch/version.py"
+  run_gpu tests
+  check "and must be of the version" said 'is 1.13.0, the programs are for 2.11'
+  echo "__version__ = '2.11.0+cu130'" >"$REPO/torch/version.py"
+  run_gpu tests
+  check "programs are looked for" said '^gpu: no programs in build/cuda or '
+  touch "$REPO/build/gpu/zero"
+  chmod +x "$REPO/build/gpu/zero"
+  results() {
+    printf '#!/bin/sh\necho %s >"${1#*json:}"\n' "'{\"testsuites\": [{\"name\": \"S\", \"testsuite\": [{\"name\": \"T\", \"result\": \"$2\"}]}]}'" >"$REPO/build/gpu/$1"
+    chmod +x "$REPO/build/gpu/$1"
+  }
+  results cuda_test COMPLETED
+  results cuda_ranks_test SKIPPED
+  check "tests of several GPUs may be skipped" run_gpu tests
+  check "and are counted" said '^1 passed, 0 not passed'
+  results cuda_test SKIPPED
+  run_gpu tests
+  check "those of one GPU may not" [ $? = 1 ]
+  check "and are named" said '^not passed: S.T SKIPPED'
+}
+
 # A tool that makes what the real one makes, and notes each call in $REPO/calls.
 demo() {
   fresh
@@ -211,6 +261,6 @@ END
   check "a changed configuration" again 'one.txt'
 }
 
-for group in verbs benchmarks packages libtorch wheels closing_line demo; do $group; done
+for group in verbs gpu benchmarks packages libtorch wheels closing_line demo; do $group; done
 echo "$checks checks, $failures wrong"
 [ $failures = 0 ]

@@ -41,7 +41,7 @@ def build(arguments, model):
         for index, (tokens, targets) in enumerate(micro_batches):
             last = index + 1 == len(micro_batches)
             with contextlib.nullcontext() if last else network.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=arguments.dtype == "bf16"):
+                with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.dtype == "bf16"):
                     loss = network(tokens, targets) / len(micro_batches)
                 loss.backward()
             total += loss.detach()

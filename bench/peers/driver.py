@@ -24,6 +24,8 @@ def parse(peer, modes):
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--grad-accum", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: a device a rank, by NCCL")
+    parser.add_argument("--compile", action="store_true", help="torch.compile of every block")
     arguments = parser.parse_args()
     arguments.threads = arguments.threads or max(1, len(os.sched_getaffinity(0)) // arguments.ranks)
     return arguments
@@ -49,13 +51,27 @@ def run_rank(rank, arguments, peer, build, port, out):
     from model import VOCABULARY, Gpt2
 
     torch.set_num_threads(arguments.threads)
-    dist.init_process_group("gloo", rank=rank, world_size=arguments.ranks)
+    on_cuda = arguments.device == "cuda"
+    if on_cuda:
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if on_cuda else "gloo", rank=rank, world_size=arguments.ranks)
     base_mib = mebibytes("/proc/self/status", "VmRSS")
     torch.manual_seed(arguments.seed)
     model = Gpt2(arguments.model, max(1024, arguments.seq))
     parameters = sum(p.numel() for p in model.parameters())
+    model.to(arguments.device)
+    if arguments.compile:
+        for block in model.blocks:
+            block.compile()
     step = build(arguments, model)
     del model
+
+    def all_done():
+        if on_cuda:
+            torch.cuda.synchronize()
+        dist.barrier()
+        if on_cuda:
+            torch.cuda.synchronize()
 
     generator = torch.Generator().manual_seed(arguments.seed + 1 + rank)
     shape = (arguments.batch, arguments.seq + 1)
@@ -64,12 +80,12 @@ def run_rank(rank, arguments, peer, build, port, out):
         if index == arguments.warmup:
             cpu, busy, began = time.process_time(), busy_s(), time.perf_counter()
         draws = [torch.randint(VOCABULARY, shape, generator=generator) for _ in range(arguments.grad_accum)]
-        micro_batches = [(d[:, :-1].contiguous(), d[:, 1:].contiguous()) for d in draws]
-        dist.barrier()
+        micro_batches = [tuple(part.contiguous().to(arguments.device) for part in (d[:, :-1], d[:, 1:])) for d in draws]
+        all_done()
         first_step_at = first_step_at or time.time()
         start = time.perf_counter()
-        loss = torch.as_tensor(float(step(micro_batches)))
-        dist.barrier()
+        loss = torch.as_tensor(float(step(micro_batches)), device=arguments.device)
+        all_done()
         seconds.append(time.perf_counter() - start)
         dist.all_reduce(loss)
         losses.append(float(loss) / arguments.ranks)
@@ -93,6 +109,9 @@ def run_rank(rank, arguments, peer, build, port, out):
             "other_cpu": round(max(0.0, busy - sum(f[3] for f in figures)) / wall, 2),
             "first_step_at": round(first_step_at, 3),
             "loss_first": round(losses[0], 5), "loss": round(losses[-1], 5)}
+        if on_cuda:
+            record.update(device="cuda", gpu=torch.cuda.get_device_name(), torch=torch.__version__, compiled=arguments.compile,
+                          device_peak_bytes=torch.cuda.max_memory_allocated())
         with open(out, "w") as file:
             json.dump(record, file)
     dist.barrier()

@@ -6,7 +6,7 @@ from driver import main
 def build(arguments, model):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    mesh = init_device_mesh("cpu", (arguments.ranks,))
+    mesh = init_device_mesh(arguments.device, (arguments.ranks,))
     policy = MixedPrecisionPolicy()
     if arguments.dtype == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

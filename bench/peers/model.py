@@ -47,7 +47,7 @@ class Gpt2(nn.Module):
                 nn.init.normal_(parameter, std=0.02 * ((2 * layers) ** -0.5 if writes_residual else 1.0))
 
     def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
