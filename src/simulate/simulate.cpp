@@ -19,8 +19,6 @@ void check_simulation(const SimulateOptions& options) {
   require(options.rank >= 0 && options.rank < options.ranks, ErrorKind::Config, "--rank",
           "expected 0 to " + std::to_string(options.ranks - 1) + " of the " + std::to_string(options.ranks) +
               " ranks, got " + std::to_string(options.rank));
-  require(options.steps >= 1, ErrorKind::Config, "--steps",
-          "expected at least 1, got " + std::to_string(options.steps));
 }
 
 virtual_device::VirtualDeviceOptions device_options(const SimulateOptions& options) {

@@ -20,7 +20,7 @@ struct SimulateOptions {
   virtual_device::DeviceDescription device = {};
   Network network = {};
   std::optional<int64_t> memory_bytes = {};  // of the device; unset: what its description says
-  int steps = 3;                             // the last is the one that is told of
+  int steps = 0;  // the last is the one that is told of; 0: as many as lead to a steady one
   bool trace = false;
 };
 

@@ -3,6 +3,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -88,10 +90,14 @@ struct Counts {
 };
 
 void put_difference(const Counts& before, const Counts& after, StepFigures& figures) {
-  figures.step_ns = after.end_ns - before.end_ns;
-  figures.compute_ns = after.device.compute_ns - before.device.compute_ns;
-  figures.copies_ns = after.device.copy_in_ns + after.device.copy_out_ns - before.device.copy_in_ns -
-                      before.device.copy_out_ns;
+  // Whole picoseconds, whatever the clock showed before.
+  const auto passed = [](double from_ns, double to_ns) {
+    return std::round((to_ns - from_ns) * 1000) / 1000;
+  };
+  figures.step_ns = passed(before.end_ns, after.end_ns);
+  figures.compute_ns = passed(before.device.compute_ns, after.device.compute_ns);
+  figures.copies_ns = passed(before.device.copy_in_ns + before.device.copy_out_ns,
+                             after.device.copy_in_ns + after.device.copy_out_ns);
   figures.communication_ns = after.device.communication_ns;
   figures.exposed_ns = after.device.exposed_ns;
   figures.flops = after.device.flops - before.device.flops;
@@ -108,20 +114,28 @@ void put_difference(const Counts& before, const Counts& after, StepFigures& figu
   figures.all_reduce_elements = after.engine.all_reduce_elements - before.engine.all_reduce_elements;
 }
 
+// Frozen units that stay resident are there from the second step on only.
+int steps_until_steady(const Plan& plan) {
+  const bool all_trained = std::all_of(plan.units.begin(), plan.units.end(),
+                                       [](const UnitLayout& unit) { return unit.trainable; });
+  return all_trained ? 2 : 3;
+}
+
 StepFigures run(const Config& config, const Mesh& mesh, virtual_device::VirtualDevices& devices,
                 const StepRunOptions& options) {
   const std::shared_ptr<LanguageModel> model = lazy_model(config);
   Engine engine(*model, optimizer_of(config), engine_options(config, mesh, options.without_values), mesh);
   devices.synchronize();
   devices.reset_peaks();
+  const int steps = options.steps > 0 ? options.steps : steps_until_steady(engine.plan());
   StepFigures figures;
   figures.used_before_bytes = devices.report().used_bytes;
-  for (int number = 1; number <= options.steps; ++number) {
-    if (number == options.steps) devices.begin_measure();
+  for (int number = 1; number <= steps; ++number) {
+    if (number == steps) devices.begin_measure();
     const Counts before(mesh, devices, engine);
     step(config, mesh, *model, engine);
     devices.synchronize();
-    if (number == options.steps) put_difference(before, Counts(mesh, devices, engine), figures);
+    if (number == steps) put_difference(before, Counts(mesh, devices, engine), figures);
   }
   figures.memory = devices.report();
   figures.order = engine.schedule();
@@ -133,8 +147,8 @@ StepFigures run(const Config& config, const Mesh& mesh, virtual_device::VirtualD
 
 StepFigures run_steps(const Config& config, const Mesh& mesh, virtual_device::VirtualDevices& devices,
                       const StepRunOptions& options) {
-  require(options.steps >= 1, ErrorKind::Config, "steps",
-          "expected at least 1, got " + std::to_string(options.steps));
+  require(options.steps >= 0, ErrorKind::Config, "steps",
+          "expected at least 1, or 0 for as many as it takes, got " + std::to_string(options.steps));
   try {
     return run(config, mesh, devices, options);
   } catch (const c10::OutOfMemoryError& error) {

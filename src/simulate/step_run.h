@@ -32,7 +32,9 @@ struct StepFigures {
 };
 
 struct StepRunOptions {
-  int steps = 3;               // the first finds out the order of units, the second is as all that follow
+  // The first finds out the order of units; what one leaves for the next is the same after the second.
+  // 0: as many as that takes.
+  int steps = 0;
   bool without_values = true;  // initial values are neither drawn nor read
 };
 

@@ -17,7 +17,7 @@ namespace {
 struct SimulateArguments {
   std::string config, device, network, memory, trace;
   std::vector<std::string> overrides;
-  int ranks = 0, rank = 0, steps = 3;
+  int ranks = 0, rank = 0, steps = 0;
   bool json = false;
 };
 
@@ -54,9 +54,8 @@ int run_simulate(int argc, char** argv) {
   app.add_option("--memory", arguments.memory, "of the device, instead of the description's: 32GB, 80GiB");
   app.add_option("--set", arguments.overrides, "change a value of the configuration: section.key=value")
       ->allow_extra_args(false);
-  app.add_option("--steps", arguments.steps, "steps; the last is told of")
-      ->check(at_least_one())
-      ->capture_default_str();
+  app.add_option("--steps", arguments.steps, "steps; the last is told of [until it is steady: 2 or 3]")
+      ->check(at_least_one());
   app.add_option("--trace", arguments.trace, "write the last step for Perfetto");
   app.add_flag("--json", arguments.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;

@@ -101,6 +101,7 @@ void Arena::relabel(Block& block, const std::string& purpose) {
   by_purpose_[*block.purpose] -= block.bytes;
   by_purpose_[purpose] += block.bytes;
   block.purpose = &purpose;
+  if (used_ == peak_) peak_by_purpose_ = by_purpose_;  // the result of the kernel that made the peak
 }
 
 bool Arena::absorb_next(std::map<size_t, std::unique_ptr<Block>>::iterator at) {

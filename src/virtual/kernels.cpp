@@ -6,6 +6,7 @@
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
+#include <ATen/ops/as_strided_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
@@ -297,6 +298,8 @@ void register_kernels() {
   aten.impl("_copy_from_and_resize", &copy_from_and_resize);
   aten.impl("_local_scalar_dense", &local_scalar);
   aten.impl("record_stream", &record_stream);
+  // Most views end here; without boxes they cost a third.
+  aten.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   // Composite kernels that choose by the device.
   for (const char* name : {"convolution", "convolution_backward"}) aten.impl(name, boxed_operator());
   prefer_cpu_kernels(aten);

@@ -60,8 +60,7 @@ Results attention(Arguments of) {
   const c10::IntArrayRef sizes = query.sizes();
   const bool is_narrow = c10::isReducedFloatingType(query.scalar_type());
   const auto sums = query.options().dtype(is_narrow ? at::kFloat : query.scalar_type());
-  return {with_heads_inside(sizes, query.options()),
-          at::empty({sizes[0], sizes[2], sizes[1]}, sums).transpose(1, 2)};
+  return {at::empty_like(query), at::empty({sizes[0], sizes[2], sizes[1]}, sums).transpose(1, 2)};
 }
 
 Results attention_backward(Arguments of) {
@@ -113,6 +112,13 @@ ShapeRule rule_of(std::string_view name) {
   return found != kRules.end() ? found->second : nullptr;
 }
 
+// In place on the first operand, whatever the others are: what collectives and sums over ranks are made of,
+// thousands of times a step.
+bool keeps_first_operand(std::string_view name) {
+  return name == "aten::add_" || name == "aten::mul_" || name == "aten::div_" || name == "aten::zero_" ||
+         name == "aten::fill_";
+}
+
 bool has_kernel_for_meta(const c10::OperatorHandle& op) {
   for (const DispatchKey key :
        {DispatchKey::Meta, DispatchKey::CompositeExplicitAutograd,
@@ -146,7 +152,7 @@ void run_on_shapes(const c10::OperatorHandle& op, const std::string& name, torch
   const size_t base = stack.size() - op.schema().arguments().size();
   if (const ShapeRule rule = rule_of(name))
     return put_results(stack, base, rule(Arguments(stack.data() + base, stack.size() - base)));
-  if (!has_kernel_for_meta(op) && works_in_place(op)) {
+  if (keeps_first_operand(name) || (!has_kernel_for_meta(op) && works_in_place(op))) {
     stack.resize(base + op.schema().returns().size());
     return;
   }
