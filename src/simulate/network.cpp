@@ -40,8 +40,8 @@ virtual_device::Link link_at(const JsonPlace& at, const virtual_device::Link& un
 Network network_from_text(std::string_view text, std::string_view place, const Network& unset) {
   const nlohmann::json document = parse_json(text, place);
   const JsonPlace at(document, std::string(place));
-  know_only(at, std::array<std::string_view, 5>{"ranks_per_host", "within_host", "between_hosts", "source",
-                                                "comment"});
+  know_only(at, std::array<std::string_view, 6>{"ranks_per_host", "within_host", "between_hosts",
+                                                "network_cards", "source", "comment"});
   Network network = unset;
   if (const JsonPlace ranks = at["ranks_per_host"]; !ranks.is_null()) {
     network.ranks_per_host = static_cast<int>(ranks.integer(kMostRanksOfHost + 1));
@@ -49,6 +49,10 @@ Network network_from_text(std::string_view text, std::string_view place, const N
   }
   network.within_host = link_at(at["within_host"], unset.within_host);
   network.between_hosts = link_at(at["between_hosts"], unset.between_hosts);
+  if (const JsonPlace cards = at["network_cards"]; !cards.is_null()) {
+    network.network_cards = cards.integer(kMostRanksOfHost + 1);
+    if (network.network_cards < 1) cards.expected("a whole number from 1 on");
+  }
   return network;
 }
 

@@ -26,6 +26,7 @@ virtual_device::VirtualDeviceOptions device_options(const SimulateOptions& optio
   devices.description = options.device;
   devices.description.within_host = options.network.within_host;
   devices.description.between_hosts = options.network.between_hosts;
+  devices.description.network_cards = options.network.network_cards;
   devices.capacity_bytes = options.memory_bytes.value_or(0);
   devices.checks = false;  // that accesses are ordered is for tests, which have values
   devices.trace = options.trace;

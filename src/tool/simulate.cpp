@@ -25,7 +25,8 @@ simulate::SimulateOptions options_of(const SimulateArguments& arguments) {
   simulate::SimulateOptions options;
   options.device = virtual_device::read_description(arguments.device);
   options.network = {.within_host = options.device.within_host,
-                     .between_hosts = options.device.between_hosts};
+                     .between_hosts = options.device.between_hosts,
+                     .network_cards = options.device.network_cards};
   if (!arguments.network.empty())
     options.network = simulate::read_network(arguments.network, options.network);
   if (!arguments.memory.empty()) options.memory_bytes = parse_bytes(arguments.memory, "--memory");
@@ -50,7 +51,7 @@ int run_simulate(int argc, char** argv) {
   app.add_option("--device", arguments.device, "description of the device: configs/devices/h100-sxm.json")
       ->required();
   app.add_option("--network", arguments.network,
-                 "JSON with ranks_per_host [8], within_host, between_hosts [the device's]");
+                 "JSON with ranks_per_host [8], within_host, between_hosts, network_cards [the device's]");
   app.add_option("--memory", arguments.memory, "of the device, instead of the description's: 32GB, 80GiB");
   app.add_option("--set", arguments.overrides, "change a value of the configuration: section.key=value")
       ->allow_extra_args(false);

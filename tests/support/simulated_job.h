@@ -35,7 +35,8 @@ inline SimulateOptions options_on_plain(int ranks, int rank) {
   options.rank = rank;
   options.device =
       virtual_device::description_from_text(virtual_device::testing::kPlainMachine, "plain machine");
-  options.network = {8, options.device.within_host, options.device.between_hosts};
+  options.network = {8, options.device.within_host, options.device.between_hosts,
+                     options.device.network_cards};
   return options;
 }
 
