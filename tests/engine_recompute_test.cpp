@@ -16,6 +16,7 @@
 #include "support/temporary_directory.h"
 #include "zero/engine.h"
 #include "zero/lazy.h"
+#include "zero/linear_cross_entropy.h"
 #include "zero/recompute.h"
 
 namespace {
@@ -184,6 +185,37 @@ TEST(EngineRecomputeHybrid, CheckpointsAreTheSameBytes) {
     Case of{.options = {.stage = 3}};
     of.options.shard_group_ranks = 1;
     expect_same(mesh, of, root.path(), "hybrid");
+  });
+}
+
+// The head is the embedding, of which each rank holds a part.
+TEST(EngineLinearCrossEntropy, TrainsAsLinearAndCrossEntropyDo) {
+  run_ranks(2, [](const zero::Mesh& mesh) {
+    const auto run = [&](int stage, bool fused) {
+      torch::manual_seed(3);
+      SmallNet net;
+      zero::Engine engine(*net, zero::SGD{.lr = 0.5}, {.stage = stage, .share_parameters = false}, mesh);
+      const auto loss_of = [&](const Batch& batch) {
+        if (!fused) return net->loss(batch.tokens, batch.targets);
+        Tensor x = net->embedding(batch.tokens);
+        for (const auto& layer : *net->layers) x = layer->as<BlockImpl>()->forward(x);
+        return zero::linear_cross_entropy(net->norm(x), net->embedding->weight, batch.targets,
+                                          {.rows_at_a_time = 5});
+      };
+      for (int step = 0; step < 3; ++step) {
+        const Batch batch = batch_of(step, 4).rows(2 * mesh.rank(), 2);
+        engine.backward(engine.forward([&] { return loss_of(batch); }));
+        engine.step();
+      }
+      std::vector<Tensor> values;
+      for (const std::string& name : engine.parameter_names()) values.push_back(engine.full_parameter(name));
+      return values;
+    };
+    for (const int stage : {0, 3}) {
+      const auto fused = run(stage, true), plain = run(stage, false);
+      for (size_t i = 0; i < plain.size(); ++i)
+        EXPECT_TRUE(torch::allclose(fused[i], plain[i], 1e-5, 1e-6)) << stage << ", parameter " << i;
+    }
   });
 }
 

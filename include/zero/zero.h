@@ -20,6 +20,7 @@
 #include "zero/inference.h"
 #include "zero/launch.h"
 #include "zero/lazy.h"
+#include "zero/linear_cross_entropy.h"
 #include "zero/llama.h"
 #include "zero/load_model.h"
 #include "zero/mesh.h"
