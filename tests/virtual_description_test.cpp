@@ -60,6 +60,23 @@ TEST(VirtualDescription, TakesMeasuredTimesWhereThereAreSome) {
             to_text(description_from_text(plain_text(), "d")));
 }
 
+// The mean of what is within half of a factor of two, and times that do not fall.
+TEST(VirtualDescription, CurvesFollowSamples) {
+  const std::vector<KernelSample> samples{
+      {"aten::mm", 1000, 10, Dtype::f32, 30}, {"aten::mm", 1020, 10, Dtype::f32, 50},
+      {"aten::mm", 4000, 10, Dtype::f32, 35}, {"aten::mm", 9000, 10, Dtype::f32, 90},
+      {"aten::add", 0, 100, Dtype::bf16, 7},  {"aten::mul", 0, 100, Dtype::bf16, 9}};
+  DeviceDescription device = description_from_text(plain_text(), "d");
+  device.operators = curves_of(samples);
+  const std::vector<TimeCurve::Point> products{{1010, 40}, {4000, 40}, {9000, 90}}, adds{{100, 7}},
+      others{{100, 8}};
+  EXPECT_EQ(device.curve_of({"aten::mm", 1})->points(), products);
+  EXPECT_EQ(device.curve_of({"aten::add", 0, 1, Dtype::bf16})->points(), adds);
+  EXPECT_EQ(device.curve_of({"aten::neg", 0, 1, Dtype::bf16})->points(), others);
+  EXPECT_EQ(device.curve_of({"aten::neg", 0, 1, Dtype::f32}), nullptr);
+  EXPECT_EQ(device.curve_of({"aten::bmm", 1}), nullptr);
+}
+
 TEST(VirtualDescription, RefusesWhatIsNone) {
   const auto refuse = [](const std::string& text, const std::vector<std::string>& parts) {
     expect_error(ErrorKind::Corrupt, parts, [&] { description_from_text(text, "d.json"); });

@@ -83,6 +83,43 @@ TEST_F(VirtualTime, ReportCountsWork) {
   EXPECT_EQ(after.copied_bytes - before.copied_bytes, 4 * 64 * 64);
 }
 
+// A host that is its own device does one thing after the other.
+TEST(VirtualHost, ComputesItself) {
+  VirtualDeviceOptions options = plain_options();
+  options.description.host_computes = true;
+  options.description.operators["aten::neg"].emplace(Dtype::f32, TimeCurve({{64, 7000}}));
+  VirtualDevices devices(options);
+  const c10::impl::VirtualGuardImpl guard(devices.device().type());
+  const Tensor t = at::ones({16}, torch::TensorOptions(devices.device()));
+  devices.synchronize();
+  const double begin = devices.simulated_ns();
+  t.neg();
+  {
+    const c10::StreamGuard on_side(guard.getNewStream(devices.device()));
+    t.abs();
+  }
+  t.neg();
+  devices.synchronize();
+  EXPECT_DOUBLE_EQ(devices.simulated_ns() - begin, 3 * 4000 + 2 * 7000 + 1000);
+}
+
+TEST(VirtualSamples, AreOfEveryKernel) {
+  VirtualDeviceOptions options = plain_options();
+  options.samples = true;
+  VirtualDevices devices(options);
+  const Tensor t = at::ones({16, 16}, torch::TensorOptions(devices.device()));
+  devices.take_samples();
+  at::mm(t, t).to(torch::kBFloat16);
+  const std::vector<KernelSample> samples = devices.take_samples();
+  ASSERT_EQ(samples.size(), 2);
+  EXPECT_EQ(samples[0].name, "aten::mm");
+  EXPECT_EQ(samples[0].work(), 2.0 * 16 * 16 * 16);
+  EXPECT_EQ(samples[1].name, "convert");
+  EXPECT_EQ(samples[1].work(), (4 + 2) * 16 * 16);
+  for (const KernelSample& sample : samples) EXPECT_GT(sample.host_ns, 0);
+  EXPECT_TRUE(devices.take_samples().empty());
+}
+
 TEST(VirtualTrace, HasARowAStream) {
   VirtualDeviceOptions options = plain_options();
   options.trace = true;

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench_device.h"
 #include "bench_disk.h"
 #include "bench_steps.h"
 #include "device.h"
@@ -355,11 +356,16 @@ int run_bench(int argc, char** argv) {
   BenchArguments arguments;
   arguments.operators = CpuOperators::exist() ? kOurs : kOnLibTorch;
   CLI::App app(
-      "zero bench step [OPTIONS]\n"
-      "Trains a GPT-2 on random tokens and times whole steps: forward, backward, clipping, AdamW. Every step "
+      "zero bench step|device [OPTIONS]\n"
+      "step trains a GPT-2 on random tokens and times whole steps: forward, backward, clipping, AdamW. Every "
+      "step "
       "begins\n"
-      "and ends with a barrier; the median leaves out the warm-up.");
+      "and ends with a barrier; the median leaves out the warm-up.\ndevice prints a description of this "
+      "machine for "
+      "--device virtual:FILE.");
   CLI::App* step = app.add_subcommand("step", "time training steps");
+  DeviceArguments device_arguments;
+  const CLI::App* const measures = add_bench_device(app, device_arguments);
   app.require_subcommand(1);
   step->add_option("--model", arguments.model, "tiny or a name of the configuration's model.size")
       ->capture_default_str();
@@ -430,6 +436,7 @@ int run_bench(int argc, char** argv) {
   step->add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
   step->add_flag("--json", arguments.json, "one line of JSON");
   if (!parse(app, argc, argv)) return 0;
+  if (measures->parsed()) return bench_device(device_arguments, argc, argv);
   require(arguments.warmup < arguments.steps, ErrorKind::Config, "--warmup",
           "expected fewer than the " + std::to_string(arguments.steps) + " steps");
   require(std::set(arguments.beside.begin(), arguments.beside.end()).size() == arguments.beside.size(),

@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -107,7 +108,11 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
       if (moves) move_bytes(target_bytes, source_bytes);
     });
   } else {
+    const auto began = std::chrono::steady_clock::now();
     if (moves) move_bytes(target_bytes, source_bytes);
+    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - began;
+    if (owner.has_samples() && plan.engine() == Engine::Compute)
+      owner.add_sample({std::string(work.name), 0, work.bytes, work.dtype, took.count()});
     if (touches_host && non_blocking) warn_of_unpinned(owner, plan, plan.is_from_host ? source : target);
     if (other_clock != clock) owner.wait(other_clock, owner.record(clock));
     if (touches_host) {

@@ -11,6 +11,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <chrono>
 #include <optional>
 
 #include "virtual/copies.h"
@@ -24,6 +25,7 @@ namespace zero::virtual_device {
 namespace {
 
 using c10::DispatchKey, c10::DispatchKeySet;
+using Clock = std::chrono::steady_clock;
 
 /// CPU tensors that this thread makes are device memory.
 class KernelScope {
@@ -139,7 +141,9 @@ double bytes_of(const OperatorTraits& traits, OperatorCall& call) {
   return read + written;
 }
 
-void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, const Stamp& at) {
+/// `host_ns`: how long this host took.
+void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, const Stamp& at,
+             double host_ns) {
   const auto operands = call.ordered();
   const at::Tensor result = call.fresh_results().empty() ? at::Tensor() : call.fresh_results()[0];
   double flops = 0;
@@ -147,6 +151,7 @@ void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, c
     flops = flops_of(traits.flops, {operands.data(), operands.size()}, result);
   const Dtype dtype = operands.empty() ? Dtype::f32 : rate_type(operands[0].scalar_type());
   const double bytes = bytes_of(traits, call);
+  if (owner.has_samples()) owner.add_sample({traits.name, flops, bytes, dtype, host_ns});
   owner.spend(at, Engine::Compute, owner.description().time_of({traits.name, flops, bytes, dtype}), bytes,
               flops);
 }
@@ -180,6 +185,7 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const Stamp at = owner.launch(current_clock(call.device()), traits.name.c_str());
   const bool is_checked = owner.has_checks() && traits.uses_values;
   if (is_checked) note_operands(owner, call, at);
+  const auto began = owner.has_samples() ? Clock::now() : Clock::time_point();
   if (computes) {
     std::optional<DeviceDraws> draws;
     if (traits.is_random) draws.emplace(call.device());
@@ -188,13 +194,14 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   } else {
     run_on_shapes(op, traits.name, *stack);
   }
+  const auto ended = owner.has_samples() ? Clock::now() : Clock::time_point();
   const std::lock_guard lock(owner.mutex());
   const bool writes = call.take_over_changes();
   for (size_t i = base; i < stack->size(); ++i) call.to_device((*stack)[i]);
   if (owner.has_shapes_only()) note_all_contents(call, computes);
   if (!traits.uses_values || (!writes && call.fresh_results().empty() && !traits.waits)) return;
   if (is_checked) note_results(owner, call);
-  account(owner, traits, call, at);
+  account(owner, traits, call, at, std::chrono::duration<double, std::nano>(ended - began).count());
   if (traits.waits && (!traits.is_index || call.has_mask())) {
     owner.note_host_wait(call.device(), traits.name);
     owner.synchronize(at.clock);

@@ -187,6 +187,16 @@ void Machine::run_queue(const VectorClock& seen) {
   }
 }
 
+void Machine::add_sample(KernelSample sample) {
+  const std::lock_guard lock(mutex_);
+  samples_.push_back(std::move(sample));
+}
+
+std::vector<KernelSample> Machine::take_samples() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(samples_, {});
+}
+
 void Machine::note(const Touch& touch, bool is_write, const Stamp& at) {
   if (!options_.checks || touch.block == nullptr || touch.region.empty()) return;
   const std::lock_guard lock(mutex_);

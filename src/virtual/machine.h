@@ -20,6 +20,7 @@
 #include "virtual/clock.h"
 #include "virtual/description.h"
 #include "virtual/fault.h"
+#include "virtual/kernel_sample.h"
 #include "virtual/timeline.h"
 
 namespace zero::virtual_device {
@@ -54,7 +55,7 @@ class Machine {
     int devices;
     int64_t capacity_bytes;
     std::vector<std::string> device_operators;  // globs
-    bool checks, throw_on_fault, trace, shapes_only;
+    bool checks, throw_on_fault, trace, shapes_only, samples;
   };
   Machine(const DeviceDescription& description, const Options& options);
   ~Machine();
@@ -139,6 +140,10 @@ class Machine {
 
   // --- Figures.
 
+  bool has_samples() const { return options_.samples; }
+  void add_sample(KernelSample sample);
+  std::vector<KernelSample> take_samples();
+
   const Work& work(int device) { return work_.at(device); }
   void note_host_read(int device) { ++work_.at(device).host_reads; }
   Timeline& timeline() { return timeline_; }
@@ -198,6 +203,7 @@ class Machine {
   size_t host_access_count_ = 0;
   uint64_t owners_ = 0;
   int64_t blocks_in_use_ = 0;
+  std::vector<KernelSample> samples_;
   Timeline timeline_;
 };
 

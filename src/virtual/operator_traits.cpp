@@ -87,8 +87,9 @@ OperatorTraits make_traits(const c10::OperatorHandle& op) {
                result.type()->isSubtypeOf(*c10::ListType::ofTensors());
       });
   traits.uses_values = !is_resize && (gives_tensors || traits.written_arguments != 0 || traits.waits);
-  traits.reads_rows_only = traits.name == "aten::embedding" || traits.name == "aten::index_select" ||
-                           traits.name == "aten::gather" || traits.name == "aten::index";
+  traits.reads_rows_only = traits.name == "aten::nll_loss_forward" || traits.name == "aten::embedding" ||
+                           traits.name == "aten::index_select" || traits.name == "aten::gather" ||
+                           traits.name == "aten::index";
   traits.is_host_only = is_host_only(op);
   traits.flops = flops_rule(traits.name);
   return traits;

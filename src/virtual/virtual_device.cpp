@@ -39,7 +39,7 @@ VirtualDevices::VirtualDevices(const VirtualDeviceOptions& options) {
   install(std::make_unique<Machine>(
       options.description,
       Machine::Options{options.devices, capacity, options.device_operators, options.checks,
-                       options.throw_on_fault, options.trace, options.shapes_only}));
+                       options.throw_on_fault, options.trace, options.shapes_only, options.samples}));
 }
 
 VirtualDevices::~VirtualDevices() { uninstall(); }
@@ -85,6 +85,8 @@ DeviceReport VirtualDevices::report(int index) const {
 }
 
 void VirtualDevices::begin_measure() { machine().begin_measure(); }
+
+std::vector<KernelSample> VirtualDevices::take_samples() { return machine().take_samples(); }
 
 void VirtualDevices::reset_peaks() {
   Machine& owner = machine();

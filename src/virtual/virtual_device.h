@@ -19,6 +19,7 @@
 
 #include "virtual/description.h"
 #include "virtual/fault.h"
+#include "virtual/kernel_sample.h"
 #include "virtual/purpose.h"
 
 namespace zero::virtual_device {
@@ -37,6 +38,7 @@ struct VirtualDeviceOptions {
   // time passes as always. Small tensors alone keep values, so that what ranks agree on is right; of what is
   // read of others every element is one (virtual/shapes.h).
   bool shapes_only = false;
+  bool samples = false;  // keep what take_samples() tells
 };
 
 /// Of one device.
@@ -84,6 +86,9 @@ class VirtualDevices {
   void clear_faults();
 
   DeviceReport report(int index = 0) const;
+  /// How long the host took for each kernel and copy within a device, in the order of launch, since it was
+  /// asked last. Empty without options.samples.
+  std::vector<KernelSample> take_samples();
   /// Peaks count anew from what is in use.
   void reset_peaks();
   /// The trace, communication_ns and exposed_ns begin anew. Host and devices should be synchronised.
