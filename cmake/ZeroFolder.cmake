@@ -1,9 +1,10 @@
 # zero_folder(NAME [TORCH] [USES folder...] [LIBS lib...]): one folder of src/ as the static library zero_NAME, which tests link.
 # zero_library(): the objects of all folders in one shared library, target zero::zero.
-# zero_test(NAME [TORCH] [RANKS n] [WAITS FILTER] [TIMEOUT s] [APART FILTER] USES folder... [LIBS lib...] FILES file...): tests/FILE_test.cpp of each FILE
+# zero_test(NAME [TORCH] [RANKS n] [PREFIX name] [FILTER FILTER] [WAITS FILTER] [TIMEOUT s] [APART FILTER] USES folder... [LIBS lib...] FILES file...): tests/FILE_test.cpp of each FILE
 # as one GoogleTest program, NAME_test, of which ctest runs each test by itself. Without RANKS it is one more test of the
 # configuration "together", NAME, which runs the whole program in one process (./dev test does: ctest -C together -LE single).
 # APART: GoogleTest's filter of tests that need a process of their own there too (they bound its memory).
+# PREFIX, with RANKS: of the tests in ctest, where their files are in another program too; FILTER: those that run.
 # RANKS: the most ranks that one of its tests starts; ctest leaves it that many cores. WAITS: GoogleTest's filter of tests whose
 # ranks wait for a timeout most of the time: one core will do.
 
@@ -112,7 +113,7 @@ function(zero_library)
 endfunction()
 
 function(zero_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;WAITS;TIMEOUT;APART" "USES;LIBS;FILES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "RANKS;PREFIX;FILTER;WAITS;TIMEOUT;APART" "USES;LIBS;FILES")
   list(TRANSFORM arg_FILES APPEND _test.cpp)
   add_executable(${name}_test ${arg_FILES})
   list(TRANSFORM arg_USES PREPEND zero_)
@@ -135,6 +136,12 @@ function(zero_test name)
   if(arg_RANKS)
     list(APPEND properties LABELS multirank)
     set(rest "")
+    if(arg_PREFIX)
+      set(rest TEST_PREFIX ${arg_PREFIX}.)
+    endif()
+    if(arg_FILTER)
+      list(APPEND rest TEST_FILTER ${arg_FILTER})
+    endif()
     if(arg_WAITS)
       gtest_discover_tests(${name}_test TEST_FILTER ${arg_WAITS} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_waits PROPERTIES ${properties} PROCESSORS 1)
       set(rest TEST_FILTER -${arg_WAITS})

@@ -43,6 +43,7 @@ void expect_trains_alike(int ranks, const std::function<Module()>& make,
   run_ranks(ranks, [=](const zero::Mesh& mesh) {
     torch::manual_seed(3);
     Module plain = make();
+    plain->to(test_device());
     std::vector<Tensor> trained;
     for (auto& p : plain->parameters())
       if (p.requires_grad() &&
@@ -74,7 +75,7 @@ void expect_trains_alike(int ranks, const std::function<Module()>& make,
         }
         for (const auto& item : plain->named_parameters())
           EXPECT_TRUE(torch::allclose(engine.full_parameter(item.key()),
-                                      item.value().detach().to(torch::kFloat), 1e-4, 1e-6))
+                                      item.value().detach().cpu().to(torch::kFloat), 1e-4, 1e-6))
               << item.key() << ", stage " << stage << ", budget " << budget;
       }
     }
@@ -83,7 +84,7 @@ void expect_trains_alike(int ranks, const std::function<Module()>& make,
 
 Tensor input(int step, int part, std::vector<int64_t> shape) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(17 * step + part));
-  return torch::randn(shape, generator, torch::kFloat);
+  return torch::randn(shape, generator, torch::kFloat).to(test_device());
 }
 
 TEST(Modules, ParametersWithoutGradientInAStep) {
@@ -255,6 +256,7 @@ TEST(Modules, TorchScriptModulesFromAFile) {
       file.clear();
       file.seekg(0);
       torch::jit::Module loaded = torch::jit::load(file);
+      if (!with_engine) loaded.to(test_device());
       std::vector<Tensor> result;
       std::vector<Tensor> parameters;
       for (const auto& p : loaded.parameters()) parameters.push_back(p);
@@ -266,7 +268,7 @@ TEST(Modules, TorchScriptModulesFromAFile) {
             (loaded.forward({input(step, part, {3, 6})}).toTensor().square().mean() / 2).backward();
           optimizer.step();
         }
-        for (const auto& p : loaded.named_parameters()) result.push_back(p.value.detach());
+        for (const auto& p : loaded.named_parameters()) result.push_back(p.value.detach().cpu());
         return result;
       }
       zero::EngineOptions options{.stage = stage};
@@ -326,7 +328,7 @@ TEST(Modules, ReplicasTakeTheFirstOnesBits) {
         EXPECT_TRUE(torch::allclose(engine.full_parameter(item.key()), first[i], most, 0))
             << item.key() << ", stage " << way.stage << ", " << way.dtype;
         if (way.stage < 3) {
-          EXPECT_TRUE(torch::equal(item.value(), first[i].to(way.dtype))) << item.key();
+          EXPECT_TRUE(torch::equal(item.value().cpu(), first[i].to(way.dtype))) << item.key();
         }
         ++i;
       }
@@ -341,6 +343,7 @@ TEST(Modules, EvaluationLeavesNoTrace) {
       SmallNet model = zero::lazily([] { return SmallNet(); });
       torch::manual_seed(1);
       SmallNet plain;
+      plain->to(test_device());
       zero::Engine engine(*model, zero::AdamW{}, {.stage = stage}, mesh);
       Batch batch = batch_of(0, 3);
       model->eval();
@@ -410,7 +413,7 @@ TEST(GatherScope, ReadsAndModifies) {
       const int64_t resident = engine.stats().resident_bytes;
       {
         zero::GatherScope scope(engine);
-        EXPECT_TRUE(torch::equal(model->embedding->weight, before.to(torch::kBFloat16)));
+        EXPECT_TRUE(torch::equal(model->embedding->weight.cpu(), before.to(torch::kBFloat16)));
       }
       EXPECT_EQ(engine.stats().resident_bytes, resident);
       {
@@ -495,7 +498,9 @@ TEST(Engine, TrainingInFp16IsRefused) {
     wire.dtype = torch::kBFloat16;  // fp16 of its own is computed in bf16
     wire.communication_dtype = torch::kHalf;
     zero::Engine trains(*half, zero::AdamW{}, wire, mesh);
-    trains.backward(trains.forward([&] { return half(torch::ones({1, 3}, torch::kBFloat16)).sum(); }));
+    trains.backward(trains.forward([&] {
+      return half(torch::ones({1, 3}, torch::kBFloat16).to(test_device())).sum();
+    }));
     EXPECT_TRUE(trains.step().stepped);
   });
 }

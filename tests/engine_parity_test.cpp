@@ -31,6 +31,7 @@ constexpr double kClip = 0.7;
 Outcome plain_run(at::ScalarType dtype, int micro_batches) {
   torch::manual_seed(7);
   SmallNet model;
+  model->to(test_device());
   std::vector<Tensor> masters;
   for (auto& p : model->parameters()) masters.push_back(p.detach().clone().set_requires_grad(true));
   model->to(dtype);
@@ -66,7 +67,7 @@ Outcome plain_run(at::ScalarType dtype, int micro_batches) {
     size_t k = 0;
     for (auto& p : model->parameters()) p.copy_(masters[k++]);
   }
-  for (auto& m : masters) run.parameters.push_back(m.detach());
+  for (auto& m : masters) run.parameters.push_back(m.detach().cpu());
   return run;
 }
 
@@ -86,7 +87,7 @@ Outcome engine_run(const zero::Mesh& mesh, zero::EngineOptions options, bool laz
       loss += l.item<double>() / micro_batches;
       engine.backward(l);
     }
-    Tensor total = torch::tensor({loss}, torch::kDouble);
+    Tensor total = torch::tensor({loss}, torch::kDouble).to(mesh.device());
     mesh.world().all_reduce(total, zero::Group::Reduce::Sum, "loss").wait();
     run.losses.push_back(total.item<double>());
     zero::StepResult result = engine.step();

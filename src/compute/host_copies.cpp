@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "compute/wait_place.h"
+
 namespace zero::detail {
 namespace {
 
@@ -41,6 +43,7 @@ HostCopy::HostCopy(const at::Tensor& values) {
 }
 
 const at::Tensor& HostCopy::values() {
+  const WaitPlace place("copy to the host");
   if (copied_ && !copied_->query()) copied_->synchronize();
   copied_.reset();
   return host_;

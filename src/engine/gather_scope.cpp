@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "base/nearest.h"
+#include "compute/wait_place.h"
 #include "engine/engine_state.h"
 #include "zero/engine.h"
 #include "zero/error.h"
@@ -55,8 +56,9 @@ void GatherScope::broadcast(int root) {
   for (int index : units_) {
     detail::Unit& unit = state_.model.units[static_cast<size_t>(index)];
     if (access_ == Access::Modify) state_.watch.take_in_replaced_of(index, root);
-    if (unit.layout.padded_numel > 0 && state_.model.all.size() > 1)
-      state_.model.all.broadcast(unit.full.view(at::kByte), root, unit.layout.name).wait();
+    if (unit.layout.padded_numel == 0 || state_.model.all.size() == 1) continue;
+    const detail::WaitPlace place("values of a gather scope");
+    state_.model.all.broadcast(unit.full.view(at::kByte), root, unit.layout.name).wait();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "base/error_text.h"
+#include "compute/wait_place.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -30,6 +31,7 @@ std::string gather_bytes(const Mesh& mesh, const Group& all, const std::string& 
   at::Tensor in = at::empty({size}, at::kByte);
   std::memcpy(in.mutable_data_ptr(), mine.data(), mine.size());
   at::Tensor every = at::empty({size * all.size()}, at::TensorOptions(at::kByte).device(mesh.device()));
+  const WaitPlace place("bytes of all ranks");
   all.all_gather(every, in.to(mesh.device()), what).wait();
   every = every.cpu();
   return std::string(static_cast<const char*>(every.const_data_ptr()), every.numel());
@@ -71,6 +73,7 @@ std::vector<std::string> gather_text(const Mesh& mesh, const Group& all, const s
                                      const std::string& what) {
   at::Tensor sizes = at::empty({all.size()}, at::TensorOptions(at::kLong).device(mesh.device()));
   const at::Tensor size = at::tensor({static_cast<int64_t>(text.size())}, at::kLong);
+  const WaitPlace place("sizes of all ranks' texts");
   all.all_gather(sizes, size.to(mesh.device()), what).wait();
   sizes = sizes.cpu();
   const int64_t longest = std::max<int64_t>(1, sizes.max().item<int64_t>());
@@ -86,6 +89,7 @@ std::vector<std::string> gather_text(const Mesh& mesh, const Group& all, const s
 
 std::string text_of_rank(const Mesh& mesh, int root, const std::string& text, std::string_view what) {
   at::Tensor size = at::tensor({static_cast<int64_t>(text.size())}, at::kLong).to(mesh.device());
+  const WaitPlace place("text of a rank");
   mesh.world().broadcast(size, root, what).wait();
   const auto bytes = size.item<int64_t>();
   if (bytes == 0) return {};

@@ -33,7 +33,7 @@ uint16_t* halves_of(const at::Tensor& parameter) {
 }  // namespace
 
 void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const at::Tensor& out) {
-  if (out.is_cpu())
+  if (out.is_cpu() && parameter.is_cpu())
     return parallel_over(out, kSplitGrain, [&](int64_t begin, int64_t end) {
       kernels::best_kernels().join(halves_of(parameter) + begin,
                                    remainder.const_data_ptr<kernels::Remainder>() + begin,
@@ -46,13 +46,13 @@ void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const
 }
 
 void split_master(const at::Tensor& values, const at::Tensor& parameter, const at::Tensor& remainder) {
-  if (values.is_cpu())
+  if (values.is_cpu() && parameter.is_cpu())
     return parallel_over(values, kSplitGrain, [&](int64_t begin, int64_t end) {
       kernels::best_kernels().split(values.const_data_ptr<float>() + begin, halves_of(parameter) + begin,
                                     remainder.mutable_data_ptr<kernels::Remainder>() + begin, end - begin);
     });
   in_pieces(values.numel(), [&](int64_t begin, int64_t count) {
-    const at::Tensor piece = values.narrow(0, begin, count), half = parameter.narrow(0, begin, count);
+    const at::Tensor piece = values.narrow(0, begin, count).to(parameter.device()), half = parameter.narrow(0, begin, count);
     at::Tensor(half).copy_(piece);
     at::Tensor rest = piece.view(at::kInt) - upper_bits(half);
     // A NaN's rest means nothing.

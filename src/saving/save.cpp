@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/json.h"
+#include "compute/wait_place.h"
 #include "mesh/agree.h"
 #include "saving/checkpoint_parts.h"
 #include "saving/frozen.h"
@@ -71,6 +72,7 @@ std::filesystem::path begin_together(ShardedModel& model, int64_t step,
 bool all_are_done(const ShardedModel& model, const SaveJob& job) {
   at::Tensor working =
       at::full({1}, job.is_working() ? 1.0f : 0.0f, at::TensorOptions().device(model.mesh.device()));
+  const WaitPlace place("end of a save");
   model.mesh.world().all_reduce(working, Group::Reduce::Max, "save").wait();
   return working.item<float>() == 0;
 }

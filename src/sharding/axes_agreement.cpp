@@ -10,6 +10,7 @@
 #include <string>
 
 #include "compute/host_copies.h"
+#include "compute/wait_place.h"
 #include "mesh/agree.h"
 #include "zero/error.h"
 
@@ -105,6 +106,7 @@ at::Tensor AxesAgreement::add_up(const at::Tensor& squares, std::span<const int>
 
   const at::Tensor sums = copied_to_device(own, mesh_.device());
   sums.narrow(0, 0, 1).copy_(squares);
+  const WaitPlace place("gradient norm");
   everyone_.all_reduce(sums, Group::Reduce::Sum, "gradient norm").wait();
   return sums;
 }
@@ -167,6 +169,7 @@ at::Tensor AxesAgreement::sum_over_ranks(const at::Tensor& sums) const {
   if (everyone_.size() == 1 || sums.numel() == 0) return sums;
   const at::Tensor all = at::zeros({common_parameters_, sums.size(1)}, sums.options());
   all.index_copy_(0, common_number_on_device_, sums);
+  const WaitPlace place("sums of parameters");
   everyone_.all_reduce(all, Group::Reduce::Sum, "sums of parameters").wait();
   return all.index_select(0, common_number_on_device_);
 }

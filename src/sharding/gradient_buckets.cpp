@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "compute/memory_purpose.h"
+#include "compute/wait_place.h"
 #include "plan/layout.h"
 #include "zero/torch_dtype.h"
 
@@ -133,6 +134,7 @@ at::Tensor GradientBuckets::take_staging() {
   }
   Staging oldest = std::move(staging_.front());
   staging_.pop_front();
+  const WaitPlace place("bucket's memory");
   oldest.work.wait();
   return oldest.memory;
 }
@@ -153,7 +155,10 @@ void GradientBuckets::reduce(Bucket& bucket, std::vector<ReducePart> outs) {
 void GradientBuckets::settle_oldest() {
   Bucket bucket = std::move(in_flight_.front());
   in_flight_.pop_front();
-  bucket.work.wait_output();
+  {
+    const WaitPlace place("bucket");
+    bucket.work.wait_output();
+  }
   int64_t column = 0;
   for (Piece& piece : bucket.pieces) {
     if (bucket.sum.defined()) put(borrow_sum(piece), bucket.sum.narrow(0, column, piece.numel), piece.first);

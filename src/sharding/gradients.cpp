@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compute/wait_place.h"
 #include "zero/torch_dtype.h"
 
 namespace zero::detail {
@@ -129,6 +130,7 @@ void Gradients::agree_on_order() {
   for (const int unit : order_)
     if (std::find(complete.begin(), complete.end(), unit) == complete.end()) complete.push_back(unit);
   at::Tensor shared = at::tensor(complete, at::kLong).to(units_.front().options().device());
+  const WaitPlace place("order of gradients");
   all_.broadcast(shared, 0, "order of gradients").wait();
   shared = shared.cpu();
   for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(shared.data_ptr<int64_t>()[i]);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "compute/memory_purpose.h"
+#include "compute/wait_place.h"
 #include "mesh/group_parts.h"
 #include "sharding/sharded_model.h"
 #include "zero/initial_values.h"
@@ -18,6 +19,7 @@ using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Piece by piece through shared memory where there is some: a copy of a whole parameter would be the peak.
 void take_from_rank0(const Group& all, const at::Tensor& values, const std::string& name) {
+  const WaitPlace place("initial values");
   const at::Tensor bytes = values.view({-1}).view(at::kByte);
   constexpr int64_t kPieceBytes = 4 << 20;
   if (bytes.numel() == 0) return;

@@ -9,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "compute/wait_place.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -185,6 +186,7 @@ void ParameterWatch::take_in_replaced_of(int unit, int root) {
     replaced[replaced.numel() - 1] = 1;
   }
   replaced = replaced.to(model_.mesh.device());
+  const WaitPlace place("replaced parameters");
   model_.all.broadcast(replaced, root, unit_name).wait();
   replaced = replaced.cpu();
   for (int p = 0; p < std::ssize(values); ++p) make_views(parameters[p]);
@@ -196,8 +198,10 @@ void ParameterWatch::take_in_replaced_of(int unit, int root) {
     const auto options = at::TensorOptions(at::kFloat).device(model_.mesh.device());
     at::Tensor value = model_.all.rank() == root ? values[p].to(at::kFloat).contiguous()
                                                  : at::empty(model_.spot_of(parameters[p]).shape, options);
-    if (value.numel() > 0)
+    if (value.numel() > 0) {
+      const WaitPlace at_values("values of replaced parameters");
       model_.all.broadcast(value.view({-1}).view(at::kByte), root, model_.spot_of(parameters[p]).name).wait();
+    }
     take_in(parameters[p], value);
   }
 }

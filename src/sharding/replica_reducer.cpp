@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "compute/memory_purpose.h"
+#include "compute/wait_place.h"
 
 namespace zero::detail {
 namespace {
@@ -41,8 +42,12 @@ void ReplicaReducer::finish_oldest() {
   const MemoryPurposeScope purpose(MemoryPurpose::Buckets);
   Sum sum = std::move(in_flight_.front());
   in_flight_.pop_front();
-  sum.work.wait();
+  {
+    const WaitPlace place("replicas' sum");
+    sum.work.wait();
+  }
   at::Tensor whole = at::empty({replicas_.size() * sum.part.numel()}, sum.part.options());
+  const WaitPlace place("replicas' parts");
   replicas_.all_gather(whole, sum.part, sum.what).wait();
   sum.tensor.copy_(whole.narrow(0, 0, sum.tensor.numel()));
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "compute/memory_purpose.h"
+#include "compute/wait_place.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -130,7 +131,10 @@ void Residency::finish(int index) {
   if (unit.state == SlabState::Resident) return;
   require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
           "waits for an all-gather that was not started");
-  unit.fetch.gather.wait_output();
+  {
+    const WaitPlace place("gather");
+    unit.fetch.gather.wait_output();
+  }
   unit.fetch.gather = {};
   unit.fetch.shard.end();
   unit.move_to(SlabState::Resident);
@@ -246,6 +250,7 @@ void Residency::copy_to_modify(Unit& unit) {
   unit.hide();
   // Waited for to the end: when this rank writes its shard back, all have read it.
   const auto lease = unit.lend_shard(StateStore::Use::Read);
+  const WaitPlace place("gather to modify");
   shard_group_.all_gather(unit.full, lease[kParameterState], unit.layout.name).wait();
   unit.expose();
 }

@@ -1,5 +1,6 @@
 #include "sharding/sharded_model.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/where.h>
@@ -9,6 +10,7 @@
 
 #include "base/nearest.h"
 #include "compute/memory_purpose.h"
+#include "compute/wait_place.h"
 #include "compute/zeros.h"
 #include "mesh/agree.h"
 #include "mesh/group_parts.h"
@@ -36,6 +38,9 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
                            const EngineOptions& engine_options, Mesh job, bool seals)
     : mesh(std::move(job)), options(engine_options), model_(std::move(model)) {
   validate(optimizer_spec);
+  // In a forked process the first call makes LibTorch's thread pool anew. Autograd's threads, one a device,
+  // would all make it at once.
+  if (!mesh.device().is_cpu()) at::set_num_threads(at::get_num_threads());
   all = mesh.group("dp");
   describe_parts(model_.spec, mesh, options.parts);
   plan = make_plan(model_.spec, options, RankPlaces::of(all.memories(), mesh.device().is_cpu()),
@@ -258,6 +263,7 @@ at::Tensor ShardedModel::gather(Place place, const at::Tensor& shard) const {
   const UnitParameter& parameter = unit.parameters[place.parameter];
   at::Tensor part = shard.to(at::kFloat);
   at::Tensor full = at::empty({unit.padded_numel}, part.options());
+  const WaitPlace wait_place("full parameter");
   if (unit.padded_numel > 0) shard_group.all_gather(full, part, unit.name).wait();
   return full.narrow(0, parameter.offset, parameter.numel).view(parameter.shape).cpu().clone();
 }

@@ -108,6 +108,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
       if (moves) move_bytes(target_bytes, source_bytes);
     });
   } else {
+    if (host.block != nullptr && touches_host) Machine::open(*host.block);
     const auto began = std::chrono::steady_clock::now();
     if (moves) move_bytes(target_bytes, source_bytes);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - began;

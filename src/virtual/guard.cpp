@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "compute/wait_place.h"
 #include "virtual/runtime.h"
 
 namespace zero::virtual_device {
@@ -86,7 +87,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) machine().wait(clock_of(stream), moment_of(event));
   }
   bool queryEvent(void* event) const override {
-    return event == nullptr || machine().host_asks(moment_of(event));
+    if (event == nullptr || machine().leaves_out_wait(detail::wait_place())) return true;
+    return machine().host_asks(moment_of(event));
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;

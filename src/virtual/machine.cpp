@@ -131,6 +131,14 @@ void Machine::host_waits(const Moment& moment) {
   run_queue(state_[kHost].seen);
 }
 
+bool Machine::leaves_out_wait(const char* place) {
+  if (*place == '\0') return false;
+  const std::lock_guard lock(mutex_);
+  wait_places_.insert(place);
+  const auto& left_out = options_.left_out_waits;
+  return std::find(left_out.begin(), left_out.end(), place) != left_out.end();
+}
+
 void Machine::note_host_wait(int device, const std::string& operation) {
   const std::lock_guard lock(mutex_);
   ++work_[device].host_waits[operation];
@@ -174,16 +182,24 @@ void Machine::queue_copy(const Stamp& at, const Touch& pinned, bool writes_host,
 }
 
 // A copy that another one must come after was issued before it, so one pass in the order of issue is enough.
+// Its pinned memory stays closed until the host has seen it: a stream's order alone tells the host nothing.
 void Machine::run_queue(const VectorClock& seen) {
+  std::vector<std::function<void()>> done;  // they go last: pinned memory may go with their tensors
   for (size_t i = 0; i < queue_.size();) {
-    if (!seen.has_seen(queue_[i].at)) {
+    QueuedCopy& copy = queue_[i];
+    Block& pinned = *copy.pinned;
+    if (copy.run && seen.has_seen(copy.at)) {
+      done.push_back(std::exchange(copy.run, nullptr));
+      open(pinned);
+      done.back()();
+      protect(pinned);
+    }
+    if (copy.run || !state_[kHost].seen.has_seen(copy.at)) {
       ++i;
       continue;
     }
-    const QueuedCopy copy = std::move(queue_[i]);
     queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
-    protect(*copy.pinned);
-    copy.run();
+    protect(pinned);
   }
 }
 

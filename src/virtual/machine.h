@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +57,7 @@ class Machine {
     int64_t capacity_bytes;
     std::vector<std::string> device_operators;  // globs
     bool checks, throw_on_fault, trace, shapes_only, samples;
+    std::vector<std::string> left_out_waits;
   };
   Machine(const DeviceDescription& description, const Options& options);
   ~Machine();
@@ -88,6 +90,10 @@ class Machine {
   /// What the stream is given next comes after `moment`.
   void wait(int clock, const Moment& moment);
   void host_waits(const Moment& moment);
+  /// Notes that the calling thread passes a place where the engine waits; whether that wait is to be left
+  /// out.
+  bool leaves_out_wait(const char* place);
+  const std::set<std::string>& wait_places() const { return wait_places_; }
   /// For the report: the program makes the host wait for a device, by that operator or call.
   void note_host_wait(int device, const std::string& operation);
   /// Whether `moment` has come; if so the host has seen it. Asking takes time.
@@ -115,6 +121,8 @@ class Machine {
   Arena* arena_of_work(const void* address);
   Arena& arena(int device) { return *arenas_.at(device); }
   int64_t blocks_in_use();
+  /// Pinned memory may be used by the next copy, whatever copies the host has not seen.
+  static void open(const Block& pinned);
 
   // --- Checks; without them nothing is noted.
 
@@ -162,7 +170,7 @@ class Machine {
     Block* pinned;
     Region region;
     bool writes_host;
-    std::function<void()> run;
+    std::function<void()> run;  // null once it has run, until the host has seen it
   };
   struct Limbo {
     Block* block;
@@ -195,6 +203,7 @@ class Machine {
   std::vector<std::vector<Limbo>> limbo_;
   std::vector<Work> work_;
   std::vector<BusyTime> computing_, communicating_;  // of each device, where there is a trace or shapes only
+  std::set<std::string> wait_places_;
   std::map<char*, std::unique_ptr<Block>> pinned_;
   std::deque<QueuedCopy> queue_;  // in the order of issue, which is one that the recorded order allows
   FaultLog faults_;

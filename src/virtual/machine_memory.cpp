@@ -140,6 +140,7 @@ Block& Machine::take_pinned(size_t bytes) {
 void Machine::free_pinned(Block& block) {
   const std::lock_guard lock(mutex_);
   --blocks_in_use_;
+  std::erase_if(queue_, [&](const QueuedCopy& copy) { return copy.pinned == &block; });
   munmap(block.host, block.bytes);
   pinned_.erase(block.host);
 }
@@ -170,10 +171,12 @@ int64_t Machine::blocks_in_use() {
   return blocks_in_use_;
 }
 
+void Machine::open(const Block& pinned) { mprotect(pinned.host, pinned.bytes, PROT_READ | PROT_WRITE); }
+
 // Closed where a queued copy will write, read-only where one will read. Pages in part of another tensor stay
 // as they are, except for the last page of the allocation.
 void Machine::protect(Block& pinned) {
-  mprotect(pinned.host, pinned.bytes, PROT_READ | PROT_WRITE);
+  open(pinned);
   for (const QueuedCopy& copy : queue_) {
     if (copy.pinned != &pinned) continue;
     const size_t begin = round_up(copy.region.begin(), kHostPageBytes);

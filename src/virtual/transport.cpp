@@ -12,6 +12,7 @@
 #include <map>
 #include <utility>
 
+#include "compute/wait_place.h"
 #include "virtual/network.h"
 #include "virtual/operator_call.h"
 #include "virtual/runtime.h"
@@ -126,6 +127,7 @@ class VirtualChannel final : public Channel {
     for (const auto& operation : until)
       if (!operation->is_finished) finish(*operation, timeout);
     std::erase_if(under_way_, [](const auto& operation) { return operation->is_finished; });
+    if (machine().leaves_out_wait(detail::wait_place())) return;
     machine().wait(current_clock(device_.index()), until.back()->moment);
   }
 
@@ -160,7 +162,8 @@ class VirtualChannel final : public Channel {
   void enqueue(Operation& operation, const char* name, const at::Tensor& in, const at::Tensor& out) {
     Machine& owner = machine();
     const std::lock_guard lock(owner.mutex());
-    owner.wait(clock_, owner.record(current_clock(device_.index())));
+    if (!owner.leaves_out_wait("start of a collective"))
+      owner.wait(clock_, owner.record(current_clock(device_.index())));
     this_thread().last_work = name;
     operation.at = owner.launch(clock_, name);
     operation.receives_parts = in.defined() && out.defined();

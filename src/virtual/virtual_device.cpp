@@ -37,9 +37,9 @@ VirtualDevices::VirtualDevices(const VirtualDeviceOptions& options) {
   for (const std::string& glob : options.device_operators)
     require(is_glob(glob), ErrorKind::Config, "device_operators", "\"" + glob + "\" is no pattern of names");
   install(std::make_unique<Machine>(
-      options.description,
-      Machine::Options{options.devices, capacity, options.device_operators, options.checks,
-                       options.throw_on_fault, options.trace, options.shapes_only, options.samples}));
+      options.description, Machine::Options{options.devices, capacity, options.device_operators,
+                                            options.checks, options.throw_on_fault, options.trace,
+                                            options.shapes_only, options.samples, options.left_out_waits}));
 }
 
 VirtualDevices::~VirtualDevices() { uninstall(); }
@@ -57,6 +57,12 @@ double VirtualDevices::simulated_ns() const { return nanoseconds_of(machine().en
 std::vector<Fault> VirtualDevices::faults() const { return machine().faults().faults(); }
 
 void VirtualDevices::clear_faults() { machine().clear_faults(); }
+
+std::vector<std::string> VirtualDevices::wait_places() const {
+  Machine& owner = machine();
+  const std::lock_guard lock(owner.mutex());
+  return {owner.wait_places().begin(), owner.wait_places().end()};
+}
 
 DeviceReport VirtualDevices::report(int index) const {
   Machine& owner = machine();

@@ -33,7 +33,10 @@ struct VirtualDeviceOptions {
   std::vector<std::string> device_operators = {"zero::*"};
   bool checks = true;           // without them only host accesses and time are watched
   bool throw_on_fault = false;  // the operator that finds a fault throws Error(Usage); else faults() has them
-  bool trace = false;           // keep what trace_events() tells
+  // Tests of the checks: places (wait_places()) whose waits are left out, as if the program had forgotten
+  // them.
+  std::vector<std::string> left_out_waits = {};
+  bool trace = false;  // keep what trace_events() tells
   // Kernels compute the shapes of their results and no values: their memory is reserved, costs nothing, and
   // time passes as always. Small tensors alone keep values, so that what ranks agree on is right; of what is
   // read of others every element is one (virtual/shapes.h).
@@ -84,6 +87,10 @@ class VirtualDevices {
   /// The first thousand since the last clear_faults(), in the order in which they were found.
   std::vector<Fault> faults() const;
   void clear_faults();
+
+  /// Where the engine has made a stream or the host wait for a transfer so far, by name; and "start of a
+  /// collective", which comes after what its stream was given.
+  std::vector<std::string> wait_places() const;
 
   DeviceReport report(int index = 0) const;
   /// How long the host took for each kernel and copy within a device, in the order of launch, since it was

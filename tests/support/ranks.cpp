@@ -17,6 +17,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "support/test_device.h"
+
 namespace zero::testing {
 namespace {
 
@@ -249,8 +251,15 @@ std::vector<RankResult> collect_processes(int n, const std::function<void(Rendez
 
 std::vector<RankResult> collect_ranks(int n, const std::function<void(Mesh)>& body,
                                       const RankOptions& options) {
-  return collect_processes(
-      n, [&](const Rendezvous& rendezvous) { body(Mesh::join(rendezvous, options.mesh)); }, options);
+  const TestPlace& place = test_place();
+  RankOptions there = options;
+  if (place.prepare && options.mesh.device.is_cpu()) place.prepare(there);
+  const auto in_rank = [&](const Rendezvous& rendezvous) {
+    if (place.begin_rank) place.begin_rank();
+    body(Mesh::join(rendezvous, there.mesh));
+    if (place.end_rank) place.end_rank();
+  };
+  return collect_processes(n, in_rank, options);
 }
 
 std::vector<RankResult> run_ranks(int n, const std::function<void(Mesh)>& body, const RankOptions& options) {

@@ -11,6 +11,8 @@
 
 #include <vector>
 
+#include "support/test_device.h"
+
 namespace zero::testing {
 
 struct BlockImpl : torch::nn::Module {
@@ -57,6 +59,7 @@ struct Batch {
 inline Batch batch_of(int64_t step, int64_t samples, int64_t vocabulary = 29) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1000 + step));
   auto all = torch::randint(0, vocabulary, {samples, 8}, generator, torch::kLong);
+  all = all.to(test_device());
   return {all.narrow(1, 0, 7).contiguous(), all.narrow(1, 1, 7).contiguous()};
 }
 

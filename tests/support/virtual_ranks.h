@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "support/ranks.h"
 #include "support/virtual_machine.h"
@@ -12,12 +13,19 @@
 
 namespace zero::virtual_device::testing {
 
+/// Of the devices of ranks that are started next: VirtualDeviceOptions::left_out_waits.
+inline std::vector<std::string>& left_out_waits() {
+  static std::vector<std::string> places;
+  return places;
+}
+
 /// This process's device, made when first asked for: then the description counts. Traced.
 inline VirtualDevices& own_devices(const char* description = kPlainMachine) {
   static const auto devices = [&] {
     VirtualDeviceOptions options;
     options.description = description_from_text(description, "description");
     options.trace = true;
+    options.left_out_waits = left_out_waits();
     return std::make_unique<VirtualDevices>(options);
   }();
   return *devices;
