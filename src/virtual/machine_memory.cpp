@@ -110,7 +110,8 @@ void Machine::drain_limbo(int device) {
       limbo_[device].push_back(std::move(waiting));
       continue;
     }
-    for (const Moment& moment : waiting.until) host_waits(moment);
+    // It knows, the program does not: for that the host has not waited.
+    for (const Moment& moment : waiting.until) run_queue(moment.seen);
     // The allocator has seen those streams arrive, and so has whoever gets the memory next.
     for (const Moment& moment : waiting.until) waiting.block->accesses.forget_seen(moment.seen);
     give_back(*waiting.block);
