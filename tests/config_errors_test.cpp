@@ -147,10 +147,10 @@ TEST(ConfigErrors, NumbersThatAreNone) {
 TEST(ConfigErrors, OffloadIsCheckedBeforeAnythingStarts) {
   EXPECT_EQ(error_of(R"({"offload": {"ratio": 1.5}})"),
             "config error: f:1: offload.ratio: expected a number from 0 to 1, got 1.5");
-  EXPECT_EQ(
-      error_of("{\"zero_optimization\": {\"offload_optimizer\":\n{\"device\": \"nvme\"}}}"),
-      "config error: f:2: offload.path: expected a directory, as offload.optimizer is \"disk\", got none; "
-      "name an existing one on a disk, which you may write to");
+  EXPECT_EQ(error_of("{\"zero_optimization\": {\"offload_optimizer\":\n{\"device\": \"nvme\"}}}"),
+            "config error: f:2: offload.optimizer: expected \"none\" or \"host\" without offload.path, got "
+            "\"disk\"; "
+            "let offload.path name an existing directory on a disk, which you may write to");
   EXPECT_EQ(error_of(R"({"aio": {"block_size": 5000}})"),
             "config error: f:1: offload.block_bytes: expected a multiple of 4096, got 5000");
   EXPECT_NE(

@@ -123,6 +123,55 @@ TEST(OffloadedStates, EveryRuleAndWayOfTransferGivesTheSameBits) {
   });
 }
 
+/// Without the ranks' own: their random generators.
+Tensors values_of(Tensors tensors) {
+  std::erase_if(tensors, [](const auto& one) { return one.first.starts_with("rank/"); });
+  return tensors;
+}
+
+// All ranks see the same samples, and sums of equal gradients of two and four ranks are exact: what differs
+// is only who keeps what.
+TEST(OffloadedStates, MomentsInEightBitsAreTheSameForAnyNumberOfRanks) {
+  const TemporaryDirectory folder;
+  for (const int ranks : {1, 2, 4})
+    run_ranks(ranks, [&](const zero::Mesh& mesh) {
+      const zero::AdamW rule{.lr = 1e-2, .states_8bit = true};
+      for (const bool disk : {false, true})
+        for (int stage = 0; stage <= 3; ++stage) {
+          zero::EngineOptions options{.stage = stage};
+          if (disk) options = on_disk(options, folder.path());
+          Trained run(mesh, rule, options);
+          const auto steps = [](Trained& of, int begin, int end) {
+            for (int step = begin; step < end; ++step) {
+              const Batch batch = batch_of(step, 4, kVocabulary);
+              of.engine.backward(
+                  of.engine.forward([&] { return of.model->loss(batch.tokens, batch.targets); }));
+              of.engine.step();
+            }
+          };
+          steps(run, 0, 2);
+          const std::string what =
+              std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + (disk ? ", on disk" : "");
+          const fs::path middle = run.engine.save(folder.path() / (what + ", middle"));
+          Trained resumed(mesh, rule, options);
+          resumed.engine.load(middle);
+          steps(run, 2, 4);
+          steps(resumed, 2, 4);
+          const fs::path saved = run.engine.save(folder.path() / what);
+          expect_same(mesh, saved, resumed.engine.save(folder.path() / (what + ", resumed")), what);
+          if (mesh.rank() != 0) continue;
+          const Tensors found = read_all(saved);
+          EXPECT_EQ(found.at("optimizer/exp_avg_codes/embedding.weight").dtype, zero::Dtype::u8);
+          EXPECT_EQ(found.at("optimizer/exp_avg_scales/embedding.weight").shape,
+                    std::vector<int64_t>{(kVocabulary * kWidth + 255) / 256});
+          const fs::path first = folder.path() / "1 ranks, stage 0" / saved.filename();
+          EXPECT_TRUE(same(values_of(found), values_of(read_all(first)))) << what;
+          const zero::RankPlan& plan = run.engine.plan().rank;
+          EXPECT_LT(plan.optimizer_bytes, plan.parameter_bytes) << "2 bytes and a little, not 8";
+        }
+    });
+}
+
 TEST(OffloadedStates, WhatPassesThroughMemoryIsTheRing) {
   const TemporaryDirectory folder;
   run_ranks(2, [&](const zero::Mesh& mesh) {

@@ -1,2 +1,3 @@
 zero_test(optim TORCH USES optim LIBS nlohmann_json::nlohmann_json
           FILES kernels lr_schedule optimizer optimizer_spec torch_optimizer state_store)
+zero_test(eight_bit TORCH USES optim FILES eight_bit)

@@ -242,6 +242,35 @@ ConfigPlan planned(const Config& config, int ranks, std::optional<int64_t> memor
 PlanAnswer answered(const PlanRequest& request) { return answer(request, trained_spec); }
 
 Config resolved_config(const std::string& text, int ranks) { return resolve(parse_config(text), ranks); }
+
+TEST(PlanReport, SaysWhatIsOnDiskAndWhatThatWears) {
+  const auto plan_of = [](const std::string& offload) {
+    return planned(
+        resolved_config(R"({"model": {"size": "gpt2"}, "bf16": {"enabled": true}, "train_batch_size": 4,
+                                       "data": {"train": "x"}, "zero_optimization": {"stage": 3}, "offload": )" +
+                            offload + "}",
+                        2),
+        2);
+  };
+  const ConfigPlan memory = plan_of("{}"), disk = plan_of(R"({"optimizer": "disk", "path": "/d"})");
+  EXPECT_EQ(to_text(memory).find("on disk"), std::string::npos);
+  const std::string text = to_text(disk);
+  for (const char* line :
+       {"of it on disk", "buffers for the disk", "written a step", "Written in 1000 steps, all"})
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  const json three = json::parse(to_json(disk))["stages"][3],
+             before = json::parse(to_json(memory))["stages"][3];
+  // A shard of half of 124 million elements, with 2 + 8 bytes each.
+  EXPECT_NEAR(three["disk_bytes_written_per_step"].get<double>(), 124e6 / 2 * 10, 124e6 / 2 * 10 * 0.01);
+  EXPECT_EQ(three["state_bytes_per_rank_by_tier"]["disk"], three["disk_bytes_written_per_step"]);
+  EXPECT_EQ(three["total_bytes_per_rank"].get<int64_t>(),
+            before["total_bytes_per_rank"].get<int64_t>() -
+                three["disk_bytes_written_per_step"].get<int64_t>() +
+                three["ring_bytes_per_rank"].get<int64_t>());
+  const std::string host = to_text(plan_of(R"({"optimizer": "host"})"));
+  EXPECT_NE(host.find("of it in host memory"), std::string::npos);
+  EXPECT_NE(host.find("frees nothing"), std::string::npos);
+}
 constexpr const char* kGpt2 =
     R"({"train_batch_size": 16, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
   "zero_optimization": {"stage": 2}, "model": {"size": "gpt2"},

@@ -373,6 +373,56 @@ TEST(Plan, HoldsItsPromisesForRandomPlans) {
   }
 }
 
+TEST(Plan, StatesOnDiskLeaveMemoryForABuffer) {
+  EngineOptions options{.stage = 1};
+  const RankPlan memory = rank_plan(three_kinds(), options, 4, kTight);
+  options.tiers.master = options.tiers.optimizer = Tier::Disk;
+  options.offload.path = "somewhere";
+  const RankPlan disk = rank_plan(three_kinds(), options, 4, kTight);
+  const int64_t states = memory.master_bytes + memory.optimizer_bytes;
+  EXPECT_EQ(disk.tier_bytes[static_cast<size_t>(Tier::Disk)], states);
+  EXPECT_EQ(disk.tier_bytes[static_cast<size_t>(Tier::Device)], memory.state_bytes() - states);
+  EXPECT_EQ(disk.total_bytes(), memory.total_bytes() - states + disk.ring_bytes);
+  EXPECT_EQ(disk.step_disk_bytes, states);
+  EXPECT_GE(disk.file_bytes, states);
+  // The larger unit: 3 elements of 12 bytes, and each state rounded up to 4 KiB.
+  EXPECT_EQ(disk.ring_bytes, options.offload.buffer_count * (3 * 12 + 3 * 4096));
+  options.offload.ratio = 0.5;
+  const RankPlan part = rank_plan(three_kinds(), options, 4, kTight);
+  EXPECT_EQ(part.step_disk_bytes, 3 * 12) << "the unit of 10 of 17 elements";
+  options.offload.ratio = 0;
+  EXPECT_EQ(rank_plan(three_kinds(), options, 4, kTight).total_bytes(), memory.total_bytes());
+}
+
+TEST(Plan, BadOffloadIsNamed) {
+  EngineOptions options;
+  options.tiers.optimizer = Tier::Disk;
+  EXPECT_ERROR(make_plan(three_kinds(), options), Config, "offload.path");
+  options.offload.path = "somewhere";
+  EXPECT_ERROR(make_plan(three_kinds(), options, {.on_cpu = false}), Unsupported, "offload");
+  const auto refused = [&](auto set) {
+    EngineOptions bad = options;
+    set(bad.offload);
+    make_plan(three_kinds(), bad);
+  };
+  EXPECT_ERROR(refused([](auto& o) { o.ratio = -0.1; }), Config,
+               "offload.ratio: expected a number from 0 to 1");
+  EXPECT_ERROR(refused([](auto& o) { o.buffer_count = 1; }), Config, "offload.buffer_count");
+  EXPECT_ERROR(refused([](auto& o) { o.piece_numel = 1500; }), Config, "offload.piece_numel");
+  EXPECT_ERROR(refused([](auto& o) { o.block_bytes = 5000; }), Config, "offload.block_bytes");
+  EXPECT_ERROR(refused([](auto& o) { o.queue_depth = 0; }), Config, "offload.queue_depth");
+  EXPECT_ERROR(refused([](auto& o) { o.threads = 0; }), Config, "offload.threads");
+}
+
+TEST(Plan, CountsMomentsInBlocks) {
+  const OptimizerBytes eight_bit{.states = 2, .block_numel = 256, .block_bytes = 8};
+  const Plan plan = make_plan(three_kinds(), {.stage = 1}, {.ranks = 2}, eight_bit);
+  for (const UnitLayout& unit : plan.units) EXPECT_EQ(unit.shard_numel % 256, 0) << unit.name;
+  EXPECT_EQ(plan.rank.optimizer_bytes, 2 * (256 * 2 + 8));
+  EXPECT_ERROR(make_plan(three_kinds(), {.stage = 1}, {.ranks = 2, .on_cpu = false}, eight_bit), Unsupported,
+               "states_8bit");
+}
+
 TEST(Plan, CountsStatesByTheirTier) {
   for (int stage = 0; stage < 4; ++stage) {
     const Plan plan = make_plan(three_kinds(), {.stage = stage, .accumulation_steps = 2}, {.ranks = 4});

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "tiers/disk_states.h"
 
 namespace zero {
 namespace {
@@ -32,11 +34,42 @@ TEST(StateStore, LendsWhatAUnitHas) {
   EXPECT_ERROR(store.create(3, kMoment, 5, at::kFloat), Usage, "unit 3, exp_avg");
 }
 
-TEST(StateStore, KnowsNoTierButTheDevice) {
+TEST(StateStore, LendsWhatIsOnDiskWholeAndInPieces) {
+  const testing::TemporaryDirectory directory;
   StateStore store;
-  EXPECT_ERROR(store.create(0, kMoment, 5, at::kFloat, static_cast<Tier>(1)), Unsupported,
-               "device memory only");
+  EXPECT_ERROR(store.create(0, kMoment, 5, at::kFloat, Tier::Disk), Usage, "no disk was given");
   EXPECT_FALSE(store.holds(0, kMoment));
+  store.keep_on_disk(
+      std::make_unique<tiers::DiskStates>(std::make_unique<tiers::DiskFile>(tiers::DiskFileOptions{
+                                              .directory = directory.path(), .bytes = 1 << 20}),
+                                          tiers::DiskStatesOptions{.piece_numel = 1024, .buffers = 2}));
+  constexpr int64_t kNumel = 2500;
+  store.create(0, kMoment, kNumel, at::kFloat, Tier::Disk);
+  store.create(0, kMasterState, kNumel, at::kFloat);
+  EXPECT_EQ(store.owned_bytes(Tier::Disk), kNumel * 4);
+  EXPECT_EQ(store.owned_bytes(), kNumel * 4);
+  {
+    const auto lease = store.lend(0, {kMoment}, Use::Write);
+    EXPECT_EQ(lease[kMoment].abs().max().item<float>(), 0);
+    at::Tensor(lease[kMoment]).copy_(at::arange(kNumel));
+    EXPECT_ERROR(store.lend(0, {kMoment}, Use::Read), Internal, "it is lent already");
+  }
+  const std::vector<std::string_view> kinds{kMasterState, kMoment, kParameterState};
+  const std::vector<StatePiece> pieces = store.pieces_of(0, kinds);
+  ASSERT_EQ(pieces.size(), 3u);
+  store.announce(pieces, kinds);
+  for (const StatePiece& piece : pieces) {
+    const auto lease = store.lend(piece, kinds, Use::Write);
+    EXPECT_TRUE(at::equal(lease[kMoment], at::arange(piece.begin, piece.end).to(at::kFloat)));
+    EXPECT_EQ(lease[kMasterState].numel(), piece.end - piece.begin);
+    at::Tensor(lease[kMoment]).add_(1);
+  }
+  store.flush();
+  EXPECT_TRUE(
+      at::equal(store.lend(0, {kMoment}, Use::Read)[kMoment], at::arange(1, kNumel + 1).to(at::kFloat)));
+  EXPECT_EQ(store.lend(0, {kMoment}, Use::Shape)[kMoment].numel(), kNumel);
+  at::Tensor kept = store.lend(0, {kMoment}, Use::Read)[kMoment];
+  EXPECT_ERROR(store.flush(), Internal, "a tensor was kept beyond its lease");
 }
 
 TEST(StateStore, ManyMayReadAndOneMayWrite) {

@@ -24,6 +24,7 @@ struct AdamW {
   double eps = 1e-8;
   double weight_decay = 1e-2;
   bool bias_correction = true;
+  bool states_8bit = false;  // moments in 8 bits and a scale for 256 of them (optim/eight_bit.h): CPU only
   bool operator==(const AdamW&) const = default;
 };
 /// Adam with L2 decay added to the gradient (Kingma and Ba, arXiv 1412.6980).
@@ -33,6 +34,7 @@ struct Adam {
   double eps = 1e-8;
   double weight_decay = 0;
   bool bias_correction = true;
+  bool states_8bit = false;  // as AdamW's
   bool operator==(const Adam&) const = default;
 };
 /// Gradient descent with torch::optim::SGD's momentum.
@@ -134,8 +136,13 @@ constexpr Hyperparameter correction() {
   return flag<&Rule::bias_correction>("bias_correction", "correct the first steps");
 }
 template <class Rule>
-inline constexpr std::array kAdamHyperparameters{rate<Rule>(), decay<Rule>(), betas<Rule>(), eps<Rule>(),
-                                                 correction<Rule>()};
+inline constexpr std::array kAdamHyperparameters{
+    rate<Rule>(),
+    decay<Rule>(),
+    betas<Rule>(),
+    eps<Rule>(),
+    correction<Rule>(),
+    flag<&Rule::states_8bit>("states_8bit", "moments in 8 bits, a quarter of the memory and traffic")};
 inline constexpr std::array<std::string_view, 2> kMoments{"exp_avg", "exp_avg_sq"};
 }  // namespace rule_rows
 
@@ -239,8 +246,11 @@ std::span<const Hyperparameter> hyperparameters_of(const OptimizerRule& rule);
 const Hyperparameter* hyperparameter(const OptimizerRule& rule, std::string_view key);
 /// Names of the state tensors, in the order of the kernels' buffers.
 std::span<const std::string_view> rule_state_names(const OptimizerRule& rule);
-/// Bytes of state per element beyond master and gradient.
+/// Bytes of state per element beyond master and gradient, without scales of blocks.
 int64_t rule_state_bytes(const OptimizerRule& rule);
+/// Whether the states are kept in 8 bits, in blocks of kStateBlockNumel elements with an fp32 scale each.
+bool has_8bit_states(const OptimizerRule& rule);
+inline constexpr int64_t kStateBlockNumel = 256;
 double rule_lr(const OptimizerRule& rule);
 std::optional<RuleConflict> conflict_of(const OptimizerRule& rule);
 

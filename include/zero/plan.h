@@ -73,6 +73,11 @@ struct StateBytes {
   int64_t master_bytes = 4;       // fp32 master copy of fp16 parameters; fp32 parameters need none
   int64_t bf16_master_bytes = 4;  // of bf16 parameters; 2 where it is what the parameter lacks
   int64_t optimizer_bytes = 8;    // the optimizer's states: 8 AdamW, 0 plain SGD
+  int64_t block_numel = 1;        // elements whose states share something, and that no shard's border parts
+  int64_t block_bytes = 0;        // what they share: scales
+  int64_t optimizer_bytes_of(int64_t numel) const {
+    return numel * optimizer_bytes + (numel + block_numel - 1) / block_numel * block_bytes;
+  }
 };
 
 /// The ranks of the data-parallel axis, and which of them share memory.
@@ -89,6 +94,8 @@ struct RankPlaces {
 struct OptimizerBytes {
   int64_t states = 8;         // an element: moments, as optimizer_state_bytes() of optimizer.h
   bool splits_master = true;  // works on masters of which a bf16 parameter holds the upper half
+  int64_t block_numel = 1;    // elements of a block, and bytes for each beside its elements' own
+  int64_t block_bytes = 0;
 };
 
 /// Bytes one rank holds, by purpose (peak_bytes() of activations.h: how much at once), and elements that

@@ -56,9 +56,9 @@ void check_heads(const Config& c, Checks& checks) {
 
 void check_offload(const Config& c, Checks& checks) {
   const OffloadConfig& offload = c.offload;
-  checks.expect(offload.optimizer != Tier::Disk || !offload.how.path.empty(), "offload.path",
-                "a directory, as offload.optimizer is \"disk\"", "none",
-                "name an existing one on a disk, which you may write to");
+  checks.expect(offload.optimizer != Tier::Disk || !offload.how.path.empty(), "offload.optimizer",
+                "\"none\" or \"host\" without offload.path", "\"disk\"",
+                "let offload.path name an existing directory on a disk, which you may write to");
   checks.expect(offload.how.block_bytes % 4096 == 0, "offload.block_bytes", "a multiple of 4096",
                 to_string(offload.how.block_bytes));
 }

@@ -282,6 +282,8 @@ at::Tensor Engine::full_optimizer_state(const std::string& name, const std::stri
   const auto place = model.place_of(name);
   const std::vector<std::string> kinds = model.optimizer->state_names();
   if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end() && model.states.holds(place.unit, kind)) {
+    require(model.states.elements_each(place.unit, kind) == 1, ErrorKind::Usage, name,
+            "its optimizer state '" + kind + "' is of blocks, not of elements");
     const auto lease = model.states.lend(place.unit, {std::string_view(kind)}, StateStore::Use::Read);
     return model.gather(place, lease[kind]);
   }

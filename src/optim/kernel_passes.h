@@ -5,9 +5,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "compute/parallel.h"
+#include "optim/eight_bit.h"
 #include "optim/kernels/kernels.h"
 #include "optim/rule_memory.h"
 
@@ -25,6 +27,36 @@ void update(const RuleMemory& memory, const ShardSegment& segment,
   const auto& kernel = kernels::best_kernels().of<Rule>();
   parallel_over(piece(memory.master, segment), kLeastNumel, [&](int64_t begin, int64_t end) {
     kernel.update(kernels::advance(buffers, segment.begin + begin), scalars, end - begin);
+  });
+}
+
+/// The same with moments in 8 bits: those of some blocks become fp32 in a cache, are updated and go back.
+template <class Rule>
+void update_8bit(const RuleMemory& memory, const ShardSegment& segment,
+                 const typename kernels::Arithmetic<Rule>::Scalars& scalars) {
+  constexpr int64_t kChunkNumel = 16 * eight_bit::kBlockNumel;
+  const kernels::Buffers buffers = buffers_of(memory);
+  const auto& kernel = kernels::best_kernels().of<Rule>();
+  const std::array maps{&eight_bit::DynamicMap::of_signed(), &eight_bit::DynamicMap::of_unsigned()};
+  const std::array codes{memory.states[0].mutable_data_ptr<uint8_t>(),
+                         memory.states[2].mutable_data_ptr<uint8_t>()};
+  const std::array scales{memory.states[1].mutable_data_ptr<float>(),
+                          memory.states[3].mutable_data_ptr<float>()};
+  const int64_t chunks = (segment.numel() + kChunkNumel - 1) / kChunkNumel;
+  parallel_over(at::empty({chunks}, at::kByte), kLeastNumel / kChunkNumel, [&](int64_t first, int64_t last) {
+    alignas(64) std::array<std::array<float, kChunkNumel>, 2> moments;
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      const int64_t from = segment.begin + chunk * kChunkNumel;
+      const int64_t count = std::min(kChunkNumel, segment.end - from), block = from / eight_bit::kBlockNumel;
+      for (size_t i = 0; i < 2; ++i)
+        eight_bit::dequantise(*maps[i], codes[i] + from, scales[i] + block, moments[i].data(), count);
+      kernels::Buffers here = kernels::advance(buffers, from);
+      here.first = moments[0].data();
+      here.second = moments[1].data();
+      kernel.update(here, scalars, count);
+      for (size_t i = 0; i < 2; ++i)
+        eight_bit::quantise(*maps[i], moments[i].data(), codes[i] + from, scales[i] + block, count);
+    }
   });
 }
 

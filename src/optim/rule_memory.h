@@ -11,11 +11,12 @@
 namespace zero {
 
 struct RuleMemory {
-  StateStore::Lease lease;         // of what is updated
-  StateStore::Lease gradients;     // to read
-  at::Tensor master, gradient;     // master: fp32, or int16 beside a bf16 parameter
-  at::Tensor parameter;            // undefined: no copy
-  std::vector<at::Tensor> states;  // fp32, in the order of the rule's row
+  StateStore::Lease lease;      // of what is updated
+  StateStore::Lease gradients;  // to read
+  at::Tensor master, gradient;  // master: fp32, or int16 beside a bf16 parameter
+  at::Tensor parameter;         // undefined: no copy
+  // In the order of the rule's row: fp32, or in 8 bits codes and scales of each.
+  std::vector<at::Tensor> states;
 };
 
 }  // namespace zero

@@ -12,11 +12,38 @@
 
 namespace zero {
 
+namespace {
+
+std::vector<std::string> kinds_of(const OptimizerRule& rule) {
+  std::vector<std::string> kinds;
+  for (const std::string_view name : rule_state_names(rule)) {
+    if (!has_8bit_states(rule)) {
+      kinds.emplace_back(name);
+      continue;
+    }
+    kinds.push_back(std::string(name) + "_codes");
+    kinds.push_back(std::string(name) + "_scales");
+  }
+  return kinds;
+}
+
+void require_blocks(const OptimizerShard& shard, int64_t numel) {
+  const auto is_border = [](int64_t at) { return at % eight_bit::kBlockNumel == 0; };
+  for (const ShardSegment& segment : shard.segments)
+    require(is_border(segment.begin) && is_border(segment.parameter_begin), ErrorKind::Usage, segment.name,
+            "its moments in 8 bits begin inside a block of " + std::to_string(eight_bit::kBlockNumel));
+  require(is_border(numel), ErrorKind::Usage, "optimizer shard",
+          std::to_string(numel) + " elements with moments in 8 bits end inside a block");
+}
+
+}  // namespace
+
 RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> groups, StateStore& states,
                              std::vector<OptimizerShard> shards, int parameters, Execution execution)
     : rule_(rule),
       groups_(std::move(groups)),
-      names_(rule_state_names(rule_)),
+      in_8bit_(has_8bit_states(rule_)),
+      kinds_(kinds_of(rule_)),
       states_(states),
       shards_(std::move(shards)),
       steps_(parameters, 0),
@@ -27,14 +54,29 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
     const auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
     const int64_t numel = lease[kMasterState].numel();
     const at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
-    for (const std::string_view name : names_) states_.create(shard.unit, name, numel, options, shard.tier);
+    require(!in_8bit_ || execution_ == Execution::kernels, ErrorKind::Unsupported, "states_8bit",
+            "moments in 8 bits are for ranks on CPU", "leave it off on devices");
+    if (in_8bit_) {
+      require_blocks(shard, numel);
+      create_8bit(shard, numel, options);
+      continue;
+    }
+    for (const std::string& kind : kinds_) states_.create(shard.unit, kind, numel, options, shard.tier);
   }
   if (execution_ == Execution::fused_operators) make_rows();
 }
 
+void RuleOptimizer::create_8bit(const OptimizerShard& shard, int64_t numel, const at::TensorOptions& fp32) {
+  for (size_t i = 0; i < kinds_.size(); i += 2) {
+    states_.create(shard.unit, kinds_[i], numel, fp32.dtype(at::kByte), shard.tier);
+    states_.create(shard.unit, kinds_[i + 1], eight_bit::blocks_of(numel), fp32, shard.tier,
+                   eight_bit::kBlockNumel);
+  }
+}
+
 std::vector<std::string_view> RuleOptimizer::updated_kinds() const {
   std::vector<std::string_view> kinds{kMasterState, kParameterState};
-  kinds.insert(kinds.end(), names_.begin(), names_.end());
+  kinds.insert(kinds.end(), kinds_.begin(), kinds_.end());
   return kinds;
 }
 
@@ -49,7 +91,7 @@ RuleMemory RuleOptimizer::borrow(const StatePiece& piece) const {
   memory.master = memory.lease[kMasterState];
   memory.gradient = memory.gradients[kGradientState];
   if (!keeps_no_copy(memory.lease)) memory.parameter = memory.lease[kParameterState];
-  for (const std::string_view name : names_) memory.states.push_back(memory.lease[name]);
+  for (const std::string& kind : kinds_) memory.states.push_back(memory.lease[kind]);
   return memory;
 }
 
@@ -149,6 +191,8 @@ void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
     auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     if constexpr (Arithmetic::kSums > 0)
       scalars = Arithmetic::with_sums(scalars, &sums[segment.parameter * Arithmetic::kSums]);
+    if constexpr (Arithmetic::kSums == 0 && Arithmetic::kLeastStates == 2)
+      if (in_8bit_) return kernel_passes::update_8bit<Rule>(memory, segment, scalars);
     if (execution_ == Execution::kernels) return kernel_passes::update<Rule>(memory, segment, scalars);
     tensor_passes::update<Rule>(memory, segment, scalars);
   });
@@ -175,7 +219,7 @@ std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& in
   return sums;
 }
 
-std::vector<std::string> RuleOptimizer::state_names() const { return {names_.begin(), names_.end()}; }
+std::vector<std::string> RuleOptimizer::state_names() const { return kinds_; }
 
 void RuleOptimizer::set_parameter_steps(std::span<const int64_t> steps) {
   check_steps(steps, steps_.size());
@@ -183,10 +227,14 @@ void RuleOptimizer::set_parameter_steps(std::span<const int64_t> steps) {
   const auto is_fresh = [&](const ShardSegment& segment) { return steps_[segment.parameter] == 0; };
   for (const OptimizerShard& shard : shards_) {
     if (std::none_of(shard.segments.begin(), shard.segments.end(), is_fresh)) continue;
-    const auto lease = states_.lend(shard.unit, names_, StateStore::Use::Write);
+    const std::vector<std::string_view> kinds(kinds_.begin(), kinds_.end());
+    const auto lease = states_.lend(shard.unit, kinds, StateStore::Use::Write);
     for (const ShardSegment& segment : shard.segments) {
       if (!is_fresh(segment)) continue;
-      for (const std::string_view name : names_) piece(lease[name], segment).zero_();
+      for (const std::string_view kind : kinds) {
+        const int64_t each = states_.elements_each(shard.unit, kind);
+        lease[kind].narrow(0, segment.begin / each, (segment.numel() + each - 1) / each).zero_();
+      }
     }
   }
 }

@@ -30,6 +30,7 @@ class RuleOptimizer : public ShardOptimizer {
   void set_parameter_steps(std::span<const int64_t> steps) override;
 
  private:
+  void create_8bit(const OptimizerShard& shard, int64_t numel, const at::TensorOptions& fp32);
   RuleMemory borrow(const StatePiece& piece) const;
   /// Its piece of each shard that has a used segment, and the shard.
   std::vector<std::pair<const OptimizerShard*, StatePiece>> used_pieces(const StepInput& input,
@@ -57,7 +58,8 @@ class RuleOptimizer : public ShardOptimizer {
 
   OptimizerRule rule_;
   std::vector<ParameterGroup> groups_;
-  std::span<const std::string_view> names_;
+  bool in_8bit_;
+  std::vector<std::string> kinds_;  // of its states in the store
   StateStore& states_;
   std::vector<OptimizerShard> shards_;
   std::vector<int64_t> first_number_;  // of each shard's segments

@@ -8,7 +8,10 @@
 namespace zero {
 
 kernels::Buffers kernel_passes::buffers_of(const RuleMemory& memory) {
-  return rule_buffers(memory.master, memory.gradient, memory.parameter, memory.states);
+  // In 8 bits they are no fp32: update_8bit() puts those of some blocks in their place.
+  const bool in_8bit = !memory.states.empty() && memory.states[0].scalar_type() != at::kFloat;
+  return rule_buffers(memory.master, memory.gradient, memory.parameter,
+                      in_8bit ? std::vector<at::Tensor>() : memory.states);
 }
 
 void kernel_passes::add_partials(const at::Tensor& partials, double* sums) {

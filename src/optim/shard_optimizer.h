@@ -93,7 +93,9 @@ class ShardOptimizer {
   virtual bool decides_on_device() const { return false; }
   /// After such a step: what the device has decided, by parameter index. Nothing where it skipped the step.
   virtual void count_step(std::span<const char> /*used*/) {}
-  /// Kinds of the fp32 states that every shard has in the store ("exp_avg", ...), for checkpoints and tests.
+  /// Kinds of the states that every shard has in the store, for checkpoints and tests: fp32 ones ("exp_avg",
+  /// ...); of moments in 8 bits the codes, uint8 ("exp_avg_codes"), and the fp32 scales of their blocks
+  /// ("exp_avg_scales").
   /// To load: set_parameter_steps, then write them. Throws Unsupported, naming the type, for a torch
   /// optimizer whose state it does not know.
   virtual std::vector<std::string> state_names() const = 0;

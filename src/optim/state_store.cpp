@@ -22,6 +22,7 @@ struct StateStore::State {
   detail::PassingMemory* passing = nullptr;  // of its values, if they do not last
   size_t place = 0;                          // there
   int on_disk = -1;                          // its number there
+  int64_t elements_each = 1;
   int readers = 0;
   bool written = false;
 
@@ -99,7 +100,7 @@ StateStore::State& StateStore::add(int unit, std::string_view kind, const at::Te
 }
 
 void StateStore::create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
-                        Tier tier) {
+                        Tier tier, int64_t elements_each) {
   const bool on_cpu = options.device().is_cpu();
   require(tier == Tier::Device || on_cpu, ErrorKind::Unsupported, name_of(unit, kind),
           "states of a device can be in its own memory only, not in tier " + std::string(to_string(tier)));
@@ -111,7 +112,10 @@ void StateStore::create(int unit, std::string_view kind, int64_t numel, const at
       add(unit, kind, on_disk ? at::from_blob(nullptr, {numel}, options) : detail::zeros(numel, options));
   state.owned = true;
   state.tier = tier;
-  if (on_disk) state.on_disk = disk_->add(state.name, numel, static_cast<int64_t>(state.values.itemsize()));
+  state.elements_each = elements_each;
+  if (on_disk)
+    state.on_disk =
+        disk_->add(state.name, numel, static_cast<int64_t>(state.values.itemsize()), elements_each);
 }
 
 void StateStore::create_passing(std::string_view kind, std::span<const int> units,
@@ -156,6 +160,11 @@ bool StateStore::is_on_disk(int unit, std::string_view kind) const {
   return found != entries_.end() && found->second.state->on_disk >= 0;
 }
 
+int64_t StateStore::elements_each(int unit, std::string_view kind) const {
+  const auto found = entries_.find({unit, std::string(kind)});
+  return found == entries_.end() ? 1 : found->second.state->elements_each;
+}
+
 void StateStore::borrow(State& state, Use use) {
   const bool free = !state.written && (use == Use::Read || state.readers == 0);
   require(free, ErrorKind::Internal, state.name, "it is lent already");
@@ -191,7 +200,8 @@ StateStore::Lease StateStore::lend(const StatePiece& piece, std::span<const std:
       if (use != Use::Shape) borrow(*state, use);
       lease.states_.push_back(state);
     }
-    const int64_t first = begin + from, count = (to < 0 ? numel : to) - from;
+    const int64_t each = state->elements_each;
+    const int64_t first = begin + from / each, count = to < 0 ? numel : (to - from + each - 1) / each;
     if (use != Use::Shape && state->on_disk >= 0) {
       lease.fetched_.push_back({.state = state, .begin = first, .numel = count});
       continue;
@@ -209,13 +219,15 @@ void StateStore::fetch(Lease& lease) {
   // Nothing is put back of what did not come.
   std::vector<Lease::Fetched> wanted = std::exchange(lease.fetched_, {});
   const int64_t piece_numel = disk_->options().piece_numel;
-  tiers::DiskStates::Piece piece{.states = {}, .index = wanted.front().begin / piece_numel};
+  const Lease::Fetched& front = wanted.front();
+  tiers::DiskStates::Piece piece{.states = {},
+                                 .index = front.begin * front.state->elements_each / piece_numel};
   bool is_piece = true;
   for (const Lease::Fetched& one : wanted) {
     piece.states.push_back(one.state->on_disk);
-    const int64_t begin = piece.index * piece_numel;
-    is_piece = is_piece && one.begin == begin &&
-               one.numel == std::min(piece_numel, one.state->values.numel() - begin);
+    const int64_t most = piece_numel / one.state->elements_each, begin = piece.index * most;
+    is_piece =
+        is_piece && one.begin == begin && one.numel == std::min(most, one.state->values.numel() - begin);
   }
   lease.is_of_sweep_ = is_piece && disk_->is_next(piece);
   if (lease.is_of_sweep_) {
@@ -267,7 +279,7 @@ std::vector<StatePiece> StateStore::pieces_of(int unit, std::span<const std::str
   for (const std::string_view kind : kinds) {
     const auto found = entries_.find({unit, std::string(kind)});
     if (found == entries_.end()) continue;
-    numel = found->second.numel;
+    numel = std::max(numel, found->second.numel * found->second.state->elements_each);
     on_disk = on_disk || found->second.state->on_disk >= 0;
   }
   const int64_t step = on_disk ? disk_->options().piece_numel : std::max<int64_t>(numel, 1);

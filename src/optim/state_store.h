@@ -32,7 +32,7 @@ inline constexpr std::string_view kMasterState =
     "master";  // fp32, the parameter itself, or int16 beside a bf16 one
 inline constexpr std::string_view kGradientState = "gradient";  // raw sum over ranks and micro-batches
 
-/// Elements [begin, end) of a unit's states.
+/// Elements [begin, end) of a unit, and their states.
 struct StatePiece {
   int unit = 0;
   int64_t begin = 0, end = 0;
@@ -88,9 +88,10 @@ class StateStore {
   // Each throws Usage where a unit has that kind already, Unsupported for a tier that there is not: disks
   // hold what create() makes for the CPU.
 
-  /// A state of `numel` zeros that the store owns.
+  /// A state of `numel` zeros that the store owns. `elements_each`: of the unit, that share one of them;
+  /// pieces begin at multiples of it.
   void create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
-              Tier tier = Tier::Device);
+              Tier tier = Tier::Device, int64_t elements_each = 1);
   /// States of one kind that the store owns, numels[i] elements of units[i], whose values last from a lease
   /// that writes until discard(). In between their memory serves others (optim/passing_memory.h).
   void create_passing(std::string_view kind, std::span<const int> units, const std::vector<int64_t>& numels,
@@ -104,6 +105,8 @@ class StateStore {
 
   bool holds(int unit, std::string_view kind) const;
   bool is_on_disk(int unit, std::string_view kind) const;
+  /// What create() was told; 1 for a kind that the unit does not have.
+  int64_t elements_each(int unit, std::string_view kind) const;
   /// Borrows those of `kinds` that the unit has. Any number may read a state, or one write it. Throws
   /// Internal where that does not fit, or (on CPU) where someone kept a tensor after an earlier lease; for
   /// what is on disk, what its transfers throw, also those that ended earlier leases.

@@ -24,10 +24,9 @@ int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
   int64_t bytes = 0;
   for (const UnitLayout& unit : plan.units) {
     if (!unit.trainable && trainable_only) continue;
-    const int64_t element = unit.trainable
-                                ? std::max<int64_t>(4, itemsize(unit.dtype)) + plan.state.optimizer_bytes
-                                : itemsize(unit.dtype);
-    bytes += (unit.shard_numel + plan.replica_ranks - 1) / plan.replica_ranks * element;
+    const int64_t numel = (unit.shard_numel + plan.replica_ranks - 1) / plan.replica_ranks;
+    bytes += numel * (unit.trainable ? std::max<int64_t>(4, itemsize(unit.dtype)) : itemsize(unit.dtype));
+    if (unit.trainable) bytes += plan.state.optimizer_bytes_of(numel);
   }
   return bytes;
 }
@@ -40,7 +39,7 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   const Dtype dtype = *options.dtype, accumulated = options.accumulation_dtype;
   const RankPlaces places = places_of(config, ranks, hosts, cuda_devices);
   check_communication(config, !places.on_cpu);
-  const OptimizerBytes optimizer{.states = rule_state_bytes(config.optimizer.rule)};
+  const OptimizerBytes optimizer = bytes_of_rule(config.optimizer.rule);
 
   ConfigPlan plan;
   plan.model = config.model.type + ", " + std::to_string(config.model.layers) + " layers, width " +
@@ -62,8 +61,12 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   plan.activations = activation_bytes(shape_of(config), config.train_micro_batch_size,
                                       config.data.sequence_length, dtype, config.recompute);
   const CheckpointConfig& saving = config.checkpoint;
+  const auto is_on_disk = [&](size_t stage) {  // then nothing is copied
+    return plan.stages[stage].rank.tier_bytes[static_cast<size_t>(Tier::Disk)] > 0;
+  };
   for (size_t stage = 0; saving.async && saving.interval_steps > 0 && stage < kStages; ++stage)
-    plan.save_copy_bytes[stage] = save_copy_bytes(plan.stages[stage], saving.trainable_only);
+    if (!is_on_disk(stage))
+      plan.save_copy_bytes[stage] = save_copy_bytes(plan.stages[stage], saving.trainable_only);
   for (const UnitLayout& unit : plan.stages[0].units) plan.parameters += unit.numel;
   const StateBytes& state = plan.stages[0].state;
   plan.count =

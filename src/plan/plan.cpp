@@ -13,6 +13,7 @@
 #include "plan/state_bytes.h"
 #include "plan/traffic.h"
 #include "zero/error.h"
+#include "zero/optimizer_rules.h"
 
 namespace zero {
 namespace {
@@ -60,6 +61,9 @@ void check_offload(const EngineOptions& options) {
           "expected a number from 0 to 1, got " + std::to_string(offload.ratio));
   check_range(offload.buffer_count, 2, 1024, "offload.buffer_count");
   check_range(offload.piece_numel, 1024, int64_t{1} << 32, "offload.piece_numel");
+  require(offload.piece_numel % kStateBlockNumel == 0, ErrorKind::Config, "offload.piece_numel",
+          "expected a multiple of " + std::to_string(kStateBlockNumel) + ", got " +
+              std::to_string(offload.piece_numel));
   check_range(offload.block_bytes, kDiskAlignment, int64_t{1} << 30, "offload.block_bytes");
   require(offload.block_bytes % kDiskAlignment == 0, ErrorKind::Config, "offload.block_bytes",
           "expected a multiple of " + std::to_string(kDiskAlignment) + ", got " +
@@ -76,6 +80,11 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   check_shards(options, places);
   check_range(options.accumulation_steps, 1, std::numeric_limits<int>::max(), "accumulation_steps");
   check_range(optimizer.states, 0, 64, "optimizer bytes");
+  require(places.on_cpu || optimizer.block_numel == 1, ErrorKind::Unsupported, "states_8bit",
+          "moments in 8 bits are for ranks on CPU", "leave it off on devices");
+  require(places.on_cpu || (options.tiers.master == Tier::Device && options.tiers.optimizer == Tier::Device),
+          ErrorKind::Unsupported, "offload", "states of ranks on devices stay in the device's memory so far",
+          "set offload.optimizer to \"none\"");
   check_range(options.budget_bytes, -1, kAny, "budget_bytes");
   check_range(options.prefetch_bytes, 0, kAny, "prefetch_bytes");
   check_range(options.reduce_bucket_numel, 1, kAny, "reduce_bucket_numel");
@@ -153,21 +162,34 @@ int64_t bucket_bytes(const Plan& plan) {
   return bytes;
 }
 
+// How many states a unit has there: the master, moments of 4 bytes, or codes of one with their scales.
+int64_t kinds_on_disk(const Plan& plan, const UnitLayout& unit) {
+  const StateBytes& state = plan.state;
+  const bool has_master = unit.tiers.master == Tier::Disk && master_bytes_of(state, unit.dtype) > 0;
+  const bool has_states = unit.tiers.optimizer == Tier::Disk;
+  const int64_t states = state.block_bytes > 0 ? 2 * state.optimizer_bytes : (state.optimizer_bytes + 3) / 4;
+  return (has_master ? 1 : 0) + (has_states ? states : 0);
+}
+
 // What the tier on disk takes: in memory, of the disk and of its rate.
 void add_disk(const Plan& plan, RankPlan& rank) {
   int64_t largest = 0;
   for (const UnitLayout& unit : plan.units) {
     if (!unit.trainable) continue;
-    const int64_t master = unit.tiers.master == Tier::Disk ? master_bytes_of(plan.state, unit.dtype) : 0,
-                  states = unit.tiers.optimizer == Tier::Disk ? plan.state.optimizer_bytes : 0;
-    const int64_t pieces = pieces_of(unit.shard_numel, plan.offload.piece_numel);
+    const int64_t master = unit.tiers.master == Tier::Disk ? master_bytes_of(plan.state, unit.dtype) : 0;
+    const bool has_states = unit.tiers.optimizer == Tier::Disk;
+    const auto bytes_of_states = [&](int64_t numel) {
+      return numel * master + (has_states ? plan.state.optimizer_bytes_of(numel) : 0);
+    };
+    const int64_t bytes = bytes_of_states(unit.shard_numel);
+    if (bytes == 0) continue;
     // Each state of each piece begins and ends at a multiple of the alignment.
-    const int64_t kinds = (master > 0) + (states + 3) / 4;
-    if (master + states == 0 || pieces == 0) continue;
+    const int64_t pieces = pieces_of(unit.shard_numel, plan.offload.piece_numel);
+    const int64_t kinds = kinds_on_disk(plan, unit);
     const int64_t most = std::min(unit.shard_numel, plan.offload.piece_numel);
-    largest = std::max(largest, most * (master + states) + kinds * kDiskAlignment);
-    rank.step_disk_bytes += unit.shard_numel * (master + states);
-    rank.file_bytes += unit.shard_numel * (master + states) + pieces * kinds * kDiskAlignment;
+    largest = std::max(largest, bytes_of_states(most) + kinds * kDiskAlignment);
+    rank.step_disk_bytes += bytes;
+    rank.file_bytes += bytes + pieces * kinds * kDiskAlignment;
   }
   rank.ring_bytes = largest * plan.offload.buffer_count;
 }
@@ -209,7 +231,7 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
     add(rank.gradient_bytes, unit.tiers.gradient,
         (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes);
     add(rank.master_bytes, unit.tiers.master, unit.shard_numel * master_bytes_of(state, unit.dtype));
-    add(rank.optimizer_bytes, unit.tiers.optimizer, unit.shard_numel * state.optimizer_bytes);
+    add(rank.optimizer_bytes, unit.tiers.optimizer, state.optimizer_bytes_of(unit.shard_numel));
   }
   rank.offloaded_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Disk)] +
                          (on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)]);
@@ -238,7 +260,9 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
   plan.accumulation_dtype = options.accumulation_dtype;
   plan.state = {.gradient_bytes = itemsize(plan.accumulation_dtype),
                 .bf16_master_bytes = options.split_master && optimizer.splits_master ? 2 : 4,
-                .optimizer_bytes = optimizer.states};
+                .optimizer_bytes = optimizer.states,
+                .block_numel = optimizer.block_numel,
+                .block_bytes = optimizer.block_bytes};
   plan.accumulation_steps = options.accumulation_steps;
   plan.gradient_predivide_factor = options.gradient_predivide_factor;
   plan.reduce_bucket_numel = options.reduce_bucket_numel;
@@ -273,7 +297,7 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
   const std::optional<Dtype> dtype = options.dtype;
   plan.units = make_layout(root,
                            {.shard_ranks = plan.shard_ranks,
-                            .alignment_numel = alignment_numel,
+                            .alignment_numel = std::max(alignment_numel, optimizer.block_numel),
                             .group_numel = options.group_numel},
                            dtype ? &*dtype : nullptr);
   place_units(plan, options);

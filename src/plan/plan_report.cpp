@@ -181,8 +181,8 @@ std::string to_text(const ConfigPlan& plan) {
     return [&, tier](size_t s) { return bytes_or_dash(rank(s).tier_bytes[static_cast<size_t>(tier)]); };
   };
   if (is_offloaded(plan)) {
-    table.line("  of these in the host's memory", in_tier(Tier::Host));
-    table.line("  of these on disk", in_tier(Tier::Disk));
+    table.line("  of it in host memory", in_tier(Tier::Host));
+    table.line("  of it on disk", in_tier(Tier::Disk));
     table.line("  buffers for the disk", [&](size_t s) { return bytes_or_dash(rank(s).ring_bytes); });
   }
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
@@ -210,7 +210,7 @@ std::string to_text(const ConfigPlan& plan) {
     table.line("Disk a rank: file", [&](size_t s) { return bytes_or_dash(rank(s).file_bytes); });
     table.line("  read a step", [&](size_t s) { return bytes_or_dash(rank(s).step_disk_bytes); });
     table.line("  written a step", [&](size_t s) { return bytes_or_dash(rank(s).step_disk_bytes); });
-    table.line("All ranks, 1000 steps: written", [&](size_t s) {
+    table.line("Written in 1000 steps, all", [&](size_t s) {
       return bytes_or_dash(rank(s).step_disk_bytes * plan.stages[s].ranks * 1000);
     });
   }

@@ -39,7 +39,18 @@ std::span<const std::string_view> rule_state_names(const OptimizerRule& rule) {
 }
 
 int64_t rule_state_bytes(const OptimizerRule& rule) {
-  return static_cast<int64_t>(rule_state_names(rule).size()) * kRuleStateBytes;
+  return static_cast<int64_t>(rule_state_names(rule).size()) * (has_8bit_states(rule) ? 1 : kRuleStateBytes);
+}
+
+bool has_8bit_states(const OptimizerRule& rule) {
+  return std::visit(
+      []<class R>(const R& one) {
+        if constexpr (requires { one.states_8bit; })
+          return one.states_8bit;
+        else
+          return false;
+      },
+      rule);
 }
 
 double rule_lr(const OptimizerRule& rule) {

@@ -2,6 +2,7 @@
 
 #include "checkpoint/names.h"
 #include "optim/split_master.h"
+#include "zero/error.h"
 
 namespace zero::detail {
 
@@ -13,8 +14,9 @@ void PartValues::copy_to(const at::Tensor& out) const {
 PartValues Part::borrow(StateStore::Use use, int64_t begin, int64_t count) const {
   std::vector<std::string_view> kinds{kind};
   if (is_split) kinds.push_back(kMasterState);
-  const StatePiece piece{
-      .unit = where.unit, .begin = where.begin + begin, .end = where.begin + begin + count};
+  const StatePiece piece{.unit = where.unit,
+                         .begin = where.begin + begin * elements_each,
+                         .end = std::min(where.begin + (begin + count) * elements_each, where.end)};
   PartValues result{.lease = std::make_shared<StateStore::Lease>(states->lend(piece, kinds, use)),
                     .values = {}};
   result.values = (*result.lease)[kind];
@@ -41,28 +43,44 @@ Share share_of(const ShardedModel& model, const ParameterPart& part) {
   return share;
 }
 
+// One for each block of the flattened parameter.
+std::vector<int64_t> shape_of_scales(const std::string& name, const ParameterPart& held, int64_t each) {
+  const int64_t numel = c10::multiply_integers(held.global_shape);
+  require(held.box.numel() == numel, ErrorKind::Unsupported, name,
+          "a rank holds a part of it, and moments in 8 bits are saved of whole parameters only",
+          "leave states_8bit off on a mesh with axes beside dp");
+  return {(numel + each - 1) / each};
+}
+
 }  // namespace
 
 std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas) {
   std::vector<Part> result;
   auto add = [&](const std::string& prefix, int unit, const std::string& kind, bool is_split) {
     const auto shape = model.states.lend(unit, {std::string_view(kind)}, StateStore::Use::Shape);
+    const int64_t each = model.states.elements_each(unit, kind);
     const at::ScalarType dtype = is_split ? at::kFloat : shape[kind].scalar_type();
     for (const ShardSegment& segment : model.segments(unit)) {
       const auto place = model.place_of(segment.name);
       const ParameterPart& held = model.layout(unit).parameters[static_cast<size_t>(place.parameter)].part;
       const Share share = share_among_replicas ? share_of(model, held) : Share();
-      const int64_t from = segment.numel() * share.index / share.count,
-                    to = segment.numel() * (share.index + 1) / share.count;
+      // In values: each of some elements.
+      const int64_t values = (segment.numel() + each - 1) / each;
+      const int64_t from = values * share.index / share.count, to = values * (share.index + 1) / share.count;
       if (from == to) continue;
+      const int64_t begin = segment.begin + from * each,
+                    end = std::min(segment.begin + to * each, segment.end);
       result.push_back({.name = prefix + segment.name,
-                        .shape = held.global_shape,
-                        .range = BoxRange{held.box, segment.parameter_begin + from, to - from},
+                        .shape = each == 1 ? held.global_shape : shape_of_scales(segment.name, held, each),
+                        .range = each == 1 ? BoxRange{held.box, segment.parameter_begin + from, to - from}
+                                           : BoxRange::flat(shape_of_scales(segment.name, held, each),
+                                                            segment.parameter_begin / each + from, to - from),
                         .states = &model.states,
-                        .where = {.unit = unit, .begin = segment.begin + from, .end = segment.begin + to},
+                        .where = {.unit = unit, .begin = begin, .end = end},
                         .kind = kind,
                         .is_split = is_split,
-                        .dtype = dtype});
+                        .dtype = dtype,
+                        .elements_each = each});
     }
   };
   for (const Unit& unit : model.units) {

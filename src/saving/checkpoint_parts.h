@@ -2,6 +2,7 @@
 // What a checkpoint holds, by name:
 //   model/PARAMETER                fp32 master values of trainable parameters; frozen ones in their own dtype
 //   optimizer/KIND/PARAMETER       fp32
+//                                  KIND_codes (u8) and KIND_scales (fp32, one for 256 elements): in 8 bits
 //   buffer/BUFFER                  rank 0's
 //   rank/R/buffer/BUFFER           another rank's, where they differ
 //   rank/R/random, rank/R/random_cuda   every rank's generators, for a resume with the same number of ranks
@@ -38,8 +39,9 @@ struct Part {
   std::string kind;                   // of the values
   bool is_split = false;              // kMasterState, beside bf16 kParameterState, has what they lack of fp32
   at::ScalarType dtype = at::kFloat;  // in the checkpoint
+  int64_t elements_each = 1;          // of the parameter, that share a value
 
-  int64_t numel() const { return where.end - where.begin; }
+  int64_t numel() const { return (where.end - where.begin + elements_each - 1) / elements_each; }
   int64_t bytes() const { return numel() * static_cast<int64_t>(c10::elementSize(dtype)); }
   bool is_on_disk() const {
     return states->is_on_disk(where.unit, kind) || (is_split && states->is_on_disk(where.unit, kMasterState));

@@ -16,6 +16,7 @@
 #include "mesh/group_parts.h"
 #include "optim/split_master.h"
 #include "plan/layout.h"
+#include "plan/state_bytes.h"
 #include "sharding/counted_elements.h"
 #include "sharding/describe_parts.h"
 #include "sharding/initialise.h"
@@ -27,6 +28,7 @@ namespace zero::detail {
 namespace {
 
 OptimizerBytes bytes_of(const OptimizerSpec& optimizer) {
+  if (const auto rule = rule_of(optimizer)) return bytes_of_rule(*rule);
   // Of a torch optimizer whose states are not known: two moments.
   return {.states = optimizer_state_bytes(optimizer).value_or(8),
           .splits_master = split_masters_work(optimizer)};

@@ -48,10 +48,16 @@ DiskStates::DiskStates(std::unique_ptr<DiskFile> file, const DiskStatesOptions& 
 // The memory must outlive what is under way.
 DiskStates::~DiskStates() { file_.reset(); }
 
-DiskStates::State DiskStates::add(const std::string& name, int64_t numel, int64_t element_bytes) {
-  Stored stored{.name = name, .numel = numel, .element_bytes = element_bytes, .pieces = {}};
-  for (int64_t begin = 0; begin < numel; begin += options_.piece_numel)
-    stored.pieces.push_back(file_->add_extent(std::min(options_.piece_numel, numel - begin) * element_bytes));
+DiskStates::State DiskStates::add(const std::string& name, int64_t numel, int64_t element_bytes,
+                                  int64_t parts) {
+  const int64_t piece_numel = options_.piece_numel / parts;
+  require(piece_numel * parts == options_.piece_numel, ErrorKind::Usage, name,
+          "pieces of " + std::to_string(options_.piece_numel) + " elements are no multiple of " +
+              std::to_string(parts));
+  Stored stored{
+      .name = name, .numel = numel, .element_bytes = element_bytes, .piece_numel = piece_numel, .pieces = {}};
+  for (int64_t begin = 0; begin < numel; begin += piece_numel)
+    stored.pieces.push_back(file_->add_extent(std::min(piece_numel, numel - begin) * element_bytes));
   states_.push_back(std::move(stored));
   return static_cast<State>(states_.size()) - 1;
 }
@@ -69,16 +75,19 @@ void DiskStates::announce(std::vector<Piece> pieces) {
   write_window();
   window_.state = -1;
   if (next_ == 0 && pieces == sweep_) return;
-  settle();
+  // Of a sweep that is over nothing is left but writes, which the slots' next reads come after.
+  if (next_ < sweep_.size()) settle();
   int64_t largest = 0;
   for (const Piece& piece : pieces) largest = std::max(largest, bytes_of(piece));
   if (largest > slot_bytes_ || slots_.empty()) {
+    settle();
     slots_.clear();
     slots_.resize(static_cast<size_t>(options_.buffers));
     slot_bytes_ = largest;
     for (Slot& slot : slots_) slot.memory = allocate(slot_bytes_);
   }
   sweep_ = std::move(pieces);
+  next_ = started_ = 0;
   if (options_.read_ahead) start_reads();
 }
 
@@ -191,10 +200,11 @@ template <class Move>
 void DiskStates::over_window(State state, int64_t begin, int64_t numel, Move move) {
   require(!is_taken_, ErrorKind::Internal, "disk tier", "a state is looked at while a piece is taken");
   if (!sweep_.empty()) settle();
-  const int64_t size = states_.at(static_cast<size_t>(state)).element_bytes;
+  const Stored& stored = states_.at(static_cast<size_t>(state));
+  const int64_t size = stored.element_bytes, most = stored.piece_numel;
   for (int64_t at = begin; at < begin + numel;) {
-    const int64_t index = at / options_.piece_numel, first = index * options_.piece_numel;
-    const int64_t stop = std::min(begin + numel, first + options_.piece_numel);
+    const int64_t index = at / most, first = index * most;
+    const int64_t stop = std::min(begin + numel, first + most);
     open_window(state, index);
     move((at - begin) * size, window_.memory.get() + (at - first) * size, (stop - at) * size);
     at = stop;

@@ -24,7 +24,7 @@ struct DiskStatesOptions {
 class DiskStates {
  public:
   using State = int;
-  /// The same piece of several states: their elements [index * piece_numel, ...).
+  /// The same piece of several states: their elements from index * piece_numel on.
   struct Piece {
     std::vector<State> states;
     int64_t index = 0;
@@ -34,8 +34,9 @@ class DiskStates {
   DiskStates(std::unique_ptr<DiskFile> file, const DiskStatesOptions& options);
   ~DiskStates();
 
-  /// A state of zeros, of which nothing is written. `name`: for errors.
-  State add(const std::string& name, int64_t numel, int64_t element_bytes);
+  /// A state of zeros, of which nothing is written. `name`: for errors. `parts`: its pieces have piece_numel
+  /// / parts elements.
+  State add(const std::string& name, int64_t numel, int64_t element_bytes, int64_t parts = 1);
   const DiskStatesOptions& options() const { return options_; }
 
   /// Elements [begin, begin + numel) of one state, through a buffer of one piece. Throw what transfers do.
@@ -64,7 +65,7 @@ class DiskStates {
   using Memory = std::unique_ptr<std::byte, Release>;
   struct Stored {
     std::string name;
-    int64_t numel = 0, element_bytes = 0;
+    int64_t numel = 0, element_bytes = 0, piece_numel = 0;
     std::vector<DiskFile::Extent> pieces;
   };
   struct Slot {

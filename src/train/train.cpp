@@ -161,6 +161,8 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   result_.first_step = result_.steps = step_;
   progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
                                                    config_.run.steps, config_.logging.print_interval_steps);
+  if (const DiskStats disk = engine_.stats().disk; !disk.transport.empty())
+    progress_->note("states on disk in " + config_.offload.how.path + ", by " + disk.transport);
   if (!checkpoint_.empty()) progress_->note("going on from " + checkpoint_.string());
   if (!resumed_with_.empty()) progress_->note("with other settings than before: " + resumed_with_);
 }
