@@ -54,6 +54,20 @@ TEST(BenchStep, OthersTakeTheirTurnAndLeaveTheStepsAsTheyAre) {
   EXPECT_NE(alone["loss"], plain["loss"]) << "alone trains nothing";
 }
 
+// The same losses, with less kept from forward to backward.
+TEST(BenchStep, RecomputesBlocksOnDemand) {
+  const json all = record_of({"--recompute", "all", "--beside", "kept", "--seq", "128", "--ranks", "1"}),
+             plain = record_of({"--seq", "128", "--ranks", "1"});
+  EXPECT_EQ(all["loss"], plain["loss"]);
+  EXPECT_EQ(all["recompute"], "all");
+  EXPECT_GT(all.value("kept_s", 0.0), 0);
+  EXPECT_LT(all["kept_mib"], all["kept_all_mib"]);
+  EXPECT_EQ(all["kept_all_mib"], plain["kept_mib"]);
+  const ProgramResult refused = bench_step({"--recompute", "auto", "--ranks", "1"});
+  EXPECT_NE(refused.exit, 0);
+  EXPECT_NE(refused.all().find("auto needs the bytes"), std::string::npos) << refused.all();
+}
+
 // Where activations and the loss are the peak: a small model and many tokens.
 TEST(BenchStep, ThePlanCountsActivations) {
   for (const char* dtype : {"fp32", "bf16"}) {
