@@ -24,9 +24,7 @@ struct CopyPlan {
   bool is_from_host, is_to_host;
 
   const char* name() const { return is_from_host ? "copy to device" : is_to_host ? "copy to host" : "copy"; }
-  Engine engine() const {
-    return is_from_host ? Engine::CopyIn : is_to_host ? Engine::CopyOut : Engine::Compute;
-  }
+  Lane lane() const { return is_from_host ? Lane::CopyIn : is_to_host ? Lane::CopyOut : Lane::Compute; }
   Picoseconds time(const DeviceDescription& description, const KernelWork& work) const {
     if (description.operators.contains(work.name)) return description.time_of(work);
     const double bytes = work.bytes / kReadAndWrite;
@@ -96,9 +94,9 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
   owner.note_written(written);
   const auto bytes = static_cast<double>(source.nbytes());
   const bool converts = source.scalar_type() != target.scalar_type();
-  const KernelWork work{converts && plan.engine() == Engine::Compute ? "convert" : plan.name(), 0,
+  const KernelWork work{converts && plan.lane() == Lane::Compute ? "convert" : plan.name(), 0,
                         bytes + static_cast<double>(target.nbytes()), rate_type(source.scalar_type())};
-  owner.spend(at, plan.engine(), plan.time(owner.description(), work), bytes, 0);
+  owner.spend(at, plan.lane(), plan.time(owner.description(), work), bytes, 0);
   const bool touches_host = plan.is_from_host || plan.is_to_host;
   const Touch& host = plan.is_from_host ? read : written;
   if (plan.is_to_host) owner.note_host_read(plan.device);
@@ -112,7 +110,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
     const auto began = std::chrono::steady_clock::now();
     if (moves) move_bytes(target_bytes, source_bytes);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - began;
-    if (owner.has_samples() && plan.engine() == Engine::Compute)
+    if (owner.has_samples() && plan.lane() == Lane::Compute)
       owner.add_sample({std::string(work.name), 0, work.bytes, work.dtype, took.count()});
     if (touches_host && non_blocking) warn_of_unpinned(owner, plan, plan.is_from_host ? source : target);
     if (other_clock != clock) owner.wait(other_clock, owner.record(clock));

@@ -152,7 +152,7 @@ void account(Machine& owner, const OperatorTraits& traits, OperatorCall& call, c
   const Dtype dtype = operands.empty() ? Dtype::f32 : rate_type(operands[0].scalar_type());
   const double bytes = bytes_of(traits, call);
   if (owner.has_samples()) owner.add_sample({traits.name, flops, bytes, dtype, host_ns});
-  owner.spend(at, Engine::Compute, owner.description().time_of({traits.name, flops, bytes, dtype}), bytes,
+  owner.spend(at, Lane::Compute, owner.description().time_of({traits.name, flops, bytes, dtype}), bytes,
               flops);
 }
 
@@ -236,7 +236,7 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   owner.require_written(touch, at);
   owner.note(touch, false, at);
   const auto bytes = static_cast<double>(tensor.nbytes());
-  owner.spend(at, Engine::CopyOut, owner.description().device_to_host.time_of(bytes), bytes, 0);
+  owner.spend(at, Lane::CopyOut, owner.description().device_to_host.time_of(bytes), bytes, 0);
   owner.note_host_read(call.device());
   owner.note_host_wait(call.device(), at.work);
   owner.synchronize(at.clock);

@@ -12,10 +12,10 @@ namespace {
 
 constexpr Picoseconds kAskingTime = 1'000'000;  // of the host, for each question whether an event has come
 
-SpanKind kind_of(Engine engine) {
-  return engine == Engine::Compute  ? SpanKind::Compute
-         : engine == Engine::CopyIn ? SpanKind::CopyIn
-                                    : SpanKind::CopyOut;
+SpanKind kind_of(Lane lane) {
+  return lane == Lane::Compute  ? SpanKind::Compute
+         : lane == Lane::CopyIn ? SpanKind::CopyIn
+                                : SpanKind::CopyOut;
 }
 
 SpanKind kind_of_collective(std::string_view name) {
@@ -54,10 +54,10 @@ Stamp Machine::launch(int clock, const char* work) {
   return at;
 }
 
-void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double bytes, double flops) {
+void Machine::spend(const Stamp& at, Lane lane, Picoseconds duration, double bytes, double flops) {
   const std::lock_guard lock(mutex_);
   const auto device = static_cast<size_t>(device_of(at.clock));
-  const auto part = static_cast<size_t>(engine);
+  const auto part = static_cast<size_t>(lane);
   Moment& state = state_[at.clock];
   Picoseconds& busy = busy_until_[device][part];
   state_[kHost].time += description_.launch_ns * 1000;
@@ -66,7 +66,7 @@ void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double
   if (description_.host_computes) state_[kHost].time = state.time;
   Work& work = work_[device];
   work.busy[part] += duration;
-  if (engine == Engine::Compute) {
+  if (lane == Lane::Compute) {
     ++work.kernels;
     work.flops += flops;
     work.kernel_bytes += bytes;
@@ -74,8 +74,8 @@ void Machine::spend(const Stamp& at, Engine engine, Picoseconds duration, double
     ++work.copies;
     work.copied_bytes += bytes;
   }
-  if (options_.trace) timeline_.add({at.work, kind_of(engine), at.clock, begin, duration, bytes, flops});
-  if (keeps_overlap() && engine == Engine::Compute) computing_[device].add(begin, begin + duration);
+  if (options_.trace) timeline_.add({at.work, kind_of(lane), at.clock, begin, duration, bytes, flops});
+  if (keeps_overlap() && lane == Lane::Compute) computing_[device].add(begin, begin + duration);
 }
 
 Picoseconds Machine::ready_time(int clock) {

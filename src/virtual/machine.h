@@ -27,8 +27,8 @@
 namespace zero::virtual_device {
 
 /// Parts of a device that work at the same time; each does one thing at a time.
-enum class Engine { Compute, CopyIn, CopyOut };
-constexpr size_t kEngines = 3;
+enum class Lane { Compute, CopyIn, CopyOut };
+constexpr size_t kLanes = 3;
 
 /// What a device has done so far.
 struct Work {
@@ -36,7 +36,7 @@ struct Work {
   int64_t host_reads = 0;  // scalars and copies to the host
   double flops = 0, kernel_bytes = 0, copied_bytes = 0;
   std::map<std::string, int64_t> host_waits;
-  std::array<Picoseconds, kEngines> busy{};
+  std::array<Picoseconds, kLanes> busy{};
 };
 
 /// A piece of memory that work touches, and how faults name it.
@@ -77,8 +77,8 @@ class Machine {
 
   /// The next work of a stream, after all that the host has seen; carries out the copies it comes after.
   Stamp launch(int clock, const char* work);
-  /// The time that it takes on its stream and the device's engine.
-  void spend(const Stamp& at, Engine engine, Picoseconds duration, double bytes, double flops);
+  /// The time that it takes on its stream and the device's lane.
+  void spend(const Stamp& at, Lane lane, Picoseconds duration, double bytes, double flops);
   /// For work whose length is known only later, a collective: when it may begin on its stream. Takes the
   /// host's time for a launch.
   Picoseconds ready_time(int clock);
@@ -198,7 +198,7 @@ class Machine {
   mutable std::recursive_mutex mutex_;
   std::array<Moment, kClocks> state_;
   std::array<uint64_t, kClocks> epoch_{};
-  std::vector<std::array<Picoseconds, kEngines>> busy_until_;
+  std::vector<std::array<Picoseconds, kLanes>> busy_until_;
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<std::vector<Limbo>> limbo_;
   std::vector<Work> work_;

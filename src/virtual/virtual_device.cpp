@@ -81,9 +81,9 @@ DeviceReport VirtualDevices::report(int index) const {
   report.flops = work.flops;
   report.kernel_bytes = work.kernel_bytes;
   report.copied_bytes = work.copied_bytes;
-  report.compute_ns = nanoseconds_of(work.busy[static_cast<size_t>(Engine::Compute)]);
-  report.copy_in_ns = nanoseconds_of(work.busy[static_cast<size_t>(Engine::CopyIn)]);
-  report.copy_out_ns = nanoseconds_of(work.busy[static_cast<size_t>(Engine::CopyOut)]);
+  report.compute_ns = nanoseconds_of(work.busy[static_cast<size_t>(Lane::Compute)]);
+  report.copy_in_ns = nanoseconds_of(work.busy[static_cast<size_t>(Lane::CopyIn)]);
+  report.copy_out_ns = nanoseconds_of(work.busy[static_cast<size_t>(Lane::CopyOut)]);
   const Machine::Overlap overlap = owner.overlap(device(index).index());
   report.communication_ns = nanoseconds_of(overlap.communication);
   report.exposed_ns = nanoseconds_of(overlap.exposed);
