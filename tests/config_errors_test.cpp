@@ -257,6 +257,15 @@ TEST(ConfigErrors, Contradictions) {
             "\"h.[0-3].*\", got \"h.[0-3\"");
   EXPECT_EQ(error_of(R"({"parallel": {"shard_group": 2}})"),
             "config error: f:1: parallel.shard_group: expected null at stage 0, which shards nothing, got 2");
+  for (const char* backend : {"shm", "gloo"})
+    EXPECT_EQ(
+        error_of(R"({"parallel": {"communication": "fast", "backend": ")" + std::string(backend) + "\"}}"),
+        "config error: f:1: parallel.communication: expected exact with parallel.backend shm and gloo, "
+        "which add in rank order, got \"fast\"; set one of the two to what the other needs");
+  EXPECT_EQ(error_of(R"({"parallel": {"communication": "fast", "backend": "nccl"}})"), "");
+  EXPECT_NE(error_of(R"({"parallel": {"communication": "quick"}})"), "");
+  EXPECT_EQ(error_of(R"({"cuda": {"memory": 0}})"),
+            "config error: f:1: cuda.memory: expected more than 0 bytes, or null for all, got 0");
   EXPECT_NE(error_of(R"({"zero_optimization": {"stage": 3}, "parallel": {"shard_group": 3, "ranks": 4}})"),
             "");
   EXPECT_NE(error_of(R"({"checkpoint": {"directory": "/etc"}})"), "");

@@ -339,6 +339,22 @@ TEST(PlanReport, AHostsDevicesDecideAsInARun) {
   }
 }
 
+// NCCL's own sums where the run would have them; elsewhere the run would be refused, and so is the plan.
+TEST(PlanReport, FastSumsAreSaid) {
+  const auto plan_on = [](const std::string& communication, int cuda_devices) {
+    std::string text = kGpt2;
+    text.insert(1, "\"parallel\": {\"communication\": \"" + communication + "\"}, ");
+    const Config config = resolved_config(text, 4);
+    return plan_from_config(config, trained_spec(config), 4, {}, /*hosts=*/1, cuda_devices);
+  };
+  const ConfigPlan fast = plan_on("fast", 4), exact = plan_on("exact", 4);
+  EXPECT_NE(to_text(fast).find("Gradients are summed by NCCL"), std::string::npos);
+  EXPECT_EQ(to_text(exact).find("summed by NCCL"), std::string::npos);
+  EXPECT_EQ(json::parse(to_json(fast))["communication"], "fast");
+  EXPECT_EQ(json::parse(to_json(exact))["communication"], "exact");
+  EXPECT_ERROR(plan_on("fast", 0), Config, "parallel.communication: fast is NCCL's, and ranks on CPU add");
+}
+
 // fp32 values and two moments, each rank's part of them once; nothing where no save is in the background.
 TEST(PlanReport, TheCopyThatIsSavedCounts) {
   const auto plan_with = [](const std::string& checkpoint) {
