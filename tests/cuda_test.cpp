@@ -45,8 +45,9 @@ TEST(CudaPlugin, RegistersKernelsForTheOperatorsOfTheCpu) {
   }
   EXPECT_NE(detail::load_plugin(kCudaPlugin, kCudaMemoryLimit, detail::PluginScope::Shared).function,
             nullptr);
-  for (const char* name : {"zero::rule_update", "zero::rule_direction", "zero::sums_of_squares",
-                           "zero::ordered_sum", "zero::add_ordered_sum"}) {
+  for (const char* name :
+       {"zero::rule_update", "zero::rule_direction", "zero::sums_of_squares", "zero::ordered_totals",
+        "zero::rule_decide", "zero::rule_apply_sums", "zero::ordered_sum", "zero::add_ordered_sum"}) {
     // A kernel whose signature is not the schema's would have been refused when it was registered.
     const c10::OperatorHandle found = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
     EXPECT_TRUE(found.hasKernelForDispatchKey(c10::DispatchKey::CPU)) << name;

@@ -63,12 +63,12 @@ Communicator::~Communicator() {
     }
     if (!running_.empty()) std::this_thread::sleep_for(milliseconds(1));
   }
-  abort("the mesh is gone", false);
+  abort("the mesh is gone", Cause::Asked);
 }
 
 std::shared_ptr<c10::Event> Communicator::run(const char* name, const Enqueue& enqueue) {
   const std::lock_guard lock(mutex_);
-  if (failure_) throw TransferError(failure_->text, {}, failure_->timed_out, true);
+  check_locked();
   const c10::DeviceGuard guard(device_);
   c10::Event ready(device_.type());
   ready.record(streams_of(device_).getStream(device_));
@@ -83,17 +83,23 @@ std::shared_ptr<c10::Event> Communicator::run(const char* name, const Enqueue& e
 
 void Communicator::check() const {
   const std::lock_guard lock(mutex_);
-  if (failure_) throw TransferError(failure_->text, {}, failure_->timed_out, !failure_->timed_out);
+  check_locked();
+}
+
+void Communicator::check_locked() const {
+  if (failure_)
+    throw TransferError(failure_->text, {}, failure_->cause == Cause::Timeout,
+                        failure_->cause == Cause::Asked);
 }
 
 void Communicator::make_stream_wait(const c10::Event& event) const {
   event.block(streams_of(device_).getStream(device_));
 }
 
-void Communicator::abort(const std::string& why, bool timed_out) noexcept {
+void Communicator::abort(const std::string& why, Cause cause) noexcept {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
-  failure_ = Failure{why, timed_out};
+  failure_ = Failure{why, cause};
   running_.clear();
   if (comm_ != nullptr) library_.CommAbort(comm_);
   comm_ = nullptr;
@@ -117,7 +123,7 @@ void Communicator::watch(Clock::time_point now) {
                   std::to_string(timeout_.count()) + " ms";
     }
   }
-  if (!problem.empty()) abort(problem, is_overdue);
+  if (!problem.empty()) abort(problem, is_overdue ? Cause::Timeout : Cause::Nccl);
 }
 
 // They end in the order of the stream.

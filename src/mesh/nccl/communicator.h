@@ -46,7 +46,8 @@ class Communicator {
   void make_stream_wait(const c10::Event& event) const;
 
   /// Ends all that is under way; what is issued or waited for afterwards throws. Thread safe.
-  void abort(const std::string& why, bool timed_out) noexcept;
+  enum class Cause { Nccl, Timeout, Asked };
+  void abort(const std::string& why, Cause cause) noexcept;
   /// Aborts where NCCL tells of an error or the oldest kernel is overdue at `now`. Thread safe.
   void watch(Clock::time_point now);
 
@@ -58,11 +59,12 @@ class Communicator {
   };
   struct Failure {
     std::string text;
-    bool timed_out;
+    Cause cause;
   };
 
   void connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
   void forget_ended();
+  void check_locked() const;
   std::string text_of(const char* name, Result result) const;
 
   const Library library_;

@@ -41,7 +41,7 @@ class NcclTransfer final : public Transfer {
     if (finish_) finish_();
   }
 
-  void abort() noexcept override { communicator_->abort("aborted", false); }
+  void abort() noexcept override { communicator_->abort("aborted", Communicator::Cause::Asked); }
 
  private:
   std::shared_ptr<Communicator> communicator_;

@@ -32,7 +32,7 @@ void Watchdog::run() {
         communicator->watch(now);
       } catch (const std::exception& e) {  // the device itself fails
         const std::string text = e.what();
-        communicator->abort(text.substr(0, text.find('\n')), false);
+        communicator->abort(text.substr(0, text.find('\n')), Communicator::Cause::Nccl);
       }
     }
   }
