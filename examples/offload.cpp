@@ -16,7 +16,7 @@ std::vector<torch::Tensor> train(const zero::Mesh& mesh, const zero::EngineOptio
   zero::Engine engine(*model, zero::AdamW{.lr = 1e-3}, options, mesh);
   torch::manual_seed(mesh.rank());
   for (int step = 0; step < 20; ++step) {
-    auto x = torch::randn({32, 64});
+    auto x = torch::randn({32, 64}).to(torch::kBFloat16);
     auto loss = engine.forward([&] { return torch::mse_loss(model->forward(x), x.sum(1, true).tanh()); });
     engine.backward(loss);
     engine.step();

@@ -211,7 +211,7 @@ TEST_F(ToolOnVirtualDevice, ATraceShowsTheDevicesStreams) {
 TEST_F(ToolOnVirtualDevice, RefusesDevicesThatAreNone) {
   folder_.write("broken.json", R"({"name": "n"})");
   for (const auto& [device, part] :
-       std::map<std::string, std::string>{{"tpu", "expected auto, virtual or virtual:FILE"},
+       std::map<std::string, std::string>{{"tpu", "expected auto, cuda, virtual or virtual:FILE"},
                                           {"virtual:nowhere.json", "nowhere.json"},
                                           {"virtual:broken.json", "broken.json"}}) {
     const ProgramResult result = zero({"train", "train.json", "--device", device});
@@ -224,7 +224,8 @@ TEST_F(ToolOnVirtualDevice, RefusesDevicesThatAreNone) {
         {"generate", "run", "--prompt", "a", "--device", "tpu"}}) {
     const ProgramResult result = zero(verb);
     EXPECT_NE(result.exit, 0);
-    EXPECT_NE(result.error.find("expected auto, virtual or virtual:FILE"), std::string::npos) << result.all();
+    EXPECT_NE(result.error.find("expected auto, cuda, virtual or virtual:FILE"), std::string::npos)
+        << result.all();
   }
 }
 

@@ -52,7 +52,8 @@ void split_master(const at::Tensor& values, const at::Tensor& parameter, const a
                                     remainder.mutable_data_ptr<kernels::Remainder>() + begin, end - begin);
     });
   in_pieces(values.numel(), [&](int64_t begin, int64_t count) {
-    const at::Tensor piece = values.narrow(0, begin, count).to(parameter.device()), half = parameter.narrow(0, begin, count);
+    const at::Tensor piece = values.narrow(0, begin, count).to(parameter.device()),
+                     half = parameter.narrow(0, begin, count);
     at::Tensor(half).copy_(piece);
     at::Tensor rest = piece.view(at::kInt) - upper_bits(half);
     // A NaN's rest means nothing.
