@@ -11,7 +11,7 @@
 #include <set>
 
 #include "support/expect_error.h"
-#include "support/temporary_directory.h"
+#include "support/disk_directory.h"
 #include "tiers/disk_states.h"
 #include "zero/error.h"
 
@@ -19,6 +19,7 @@ namespace zero::tiers {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::DiskDirectory;
 using testing::TemporaryDirectory;
 
 constexpr int64_t kBlock = 8192;
@@ -115,7 +116,7 @@ void write_and_read(DiskFile& file) {
 }
 
 TEST(DiskFile, GivesBackWhatWasWritten) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   for (const bool threads : {false, true}) {
     DiskFileOptions options = options_in(directory);
     if (threads)
@@ -129,7 +130,7 @@ TEST(DiskFile, GivesBackWhatWasWritten) {
 }
 
 TEST(DiskFile, HasNoNameAndIsThereFromTheStart) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   const auto free = [&] { return fs::space(directory.path()).free; };
   const auto before = free();
   const DiskFile file(options_in(directory, 64 << 20));
@@ -138,7 +139,7 @@ TEST(DiskFile, HasNoNameAndIsThereFromTheStart) {
 }
 
 TEST(DiskFile, WhatWasNeverWrittenIsZerosWithoutATransfer) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   DiskFile file(options_in(directory));
   const auto extent = file.add_extent(3 * kBlock);
   Aligned memory(3 * kBlock);
@@ -150,7 +151,7 @@ TEST(DiskFile, WhatWasNeverWrittenIsZerosWithoutATransfer) {
 }
 
 TEST(DiskFile, KeepsTheOrderOfOneExtentAndOfWhatComesAfter) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   DiskFile file(options_in(directory));
   const auto first = file.add_extent(4 * kBlock), second = file.add_extent(4 * kBlock);
   Aligned one(4 * kBlock), two(4 * kBlock), read(4 * kBlock);
@@ -168,7 +169,7 @@ TEST(DiskFile, KeepsTheOrderOfOneExtentAndOfWhatComesAfter) {
 }
 
 TEST(DiskFile, GoesOnAfterShortAndInterruptedTransfers) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   Faults faults{.most_bytes = kAlignment, .interrupted = 3, .try_again = 3};
   DiskFile file(faulty(directory, &faults));
   write_and_read(file);
@@ -178,7 +179,7 @@ TEST(DiskFile, GoesOnAfterShortAndInterruptedTransfers) {
 }
 
 TEST(DiskFile, NamesUnitTierOffsetAndErrnoOfWhatFails) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   struct Case {
     int error;
     bool of_writes;
@@ -195,14 +196,14 @@ TEST(DiskFile, NamesUnitTierOffsetAndErrnoOfWhatFails) {
 }
 
 TEST(DiskFile, ARetryHasAnEnd) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   Faults faults{.try_again = INT32_MAX};
   DiskFile file(faulty(directory, &faults));
   EXPECT_ERROR(write_and_read(file), Io, "errno 11");
 }
 
 TEST(DiskFile, NoticesAFlippedBit) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   for (const int read : {0, 3, 5}) {
     Faults faults{.flipped_read = read};
     DiskFile file(faulty(directory, &faults));
@@ -211,7 +212,7 @@ TEST(DiskFile, NoticesAFlippedBit) {
 }
 
 TEST(DiskFile, WhatComesAfterAFailureFailsToo) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   Faults faults{.error = EIO, .error_from = 0, .of_writes = true};
   DiskFile file(faulty(directory, &faults));
   const auto first = file.add_extent(kBlock), second = file.add_extent(kBlock);
@@ -224,7 +225,7 @@ TEST(DiskFile, WhatComesAfterAFailureFailsToo) {
 }
 
 TEST(DiskFile, RefusesDirectoriesThatWillNotDo) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   DiskFileOptions options = options_in(directory);
   options.directory = directory.path() / "missing";
   EXPECT_ERROR(std::make_unique<DiskFile>(options), Config, "offload.path: " + options.directory.string());
@@ -238,7 +239,7 @@ TEST(DiskFile, RefusesDirectoriesThatWillNotDo) {
 }
 
 TEST(DiskStates, ASweepGoesThroughARingOfBuffers) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   for (const bool behind : {true, false}) {
     constexpr int64_t kNumel = 10500, kPiece = 1024, kPieces = 11;
     auto file = std::make_unique<DiskFile>(options_in(directory));
@@ -271,7 +272,7 @@ TEST(DiskStates, ASweepGoesThroughARingOfBuffers) {
 }
 
 TEST(DiskStates, RangesAndSweepsSeeEachOther) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   DiskStates states(std::make_unique<DiskFile>(options_in(directory)), {.piece_numel = 1024, .buffers = 2});
   const auto a = states.add("a", 3000, 1);
   const std::vector<std::byte> ones(1500, std::byte{1});
@@ -293,7 +294,7 @@ TEST(DiskStates, RangesAndSweepsSeeEachOther) {
 }
 
 TEST(DiskStates, AWriteBehindThatFailsIsAnErrorLater) {
-  const TemporaryDirectory directory;
+  const DiskDirectory directory;
   Faults faults{.error = EIO, .error_from = 1, .of_writes = true};
   DiskStates states(std::make_unique<DiskFile>(faulty(directory, &faults)),
                     {.piece_numel = 1024, .buffers = 2});

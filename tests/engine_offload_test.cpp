@@ -8,7 +8,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/small_net.h"
-#include "support/temporary_directory.h"
+#include "support/disk_directory.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 
@@ -56,7 +56,7 @@ void expect_same(const zero::Mesh& mesh, const fs::path& a, const fs::path& b, c
 class Offload : public ::testing::TestWithParam<int> {};
 
 TEST_P(Offload, StatesOnDiskChangeNoBit) {
-  const TemporaryDirectory folder;
+  const DiskDirectory folder;
   run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
     for (int stage = 0; stage <= 3; ++stage)
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -88,7 +88,7 @@ TEST_P(Offload, StatesOnDiskChangeNoBit) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Offload, ::testing::Values(1, 2, 3));
 
 TEST(OffloadedStates, EveryRuleAndWayOfTransferGivesTheSameBits) {
-  const TemporaryDirectory folder;
+  const DiskDirectory folder;
   run_ranks(2, [&](const zero::Mesh& mesh) {
     const std::vector<std::pair<std::string, zero::OptimizerSpec>> rules{
         {"Adam", zero::Adam{.lr = 1e-2}},
@@ -132,7 +132,7 @@ Tensors values_of(Tensors tensors) {
 // Both ranks see the same samples, and the sum of two equal gradients is exact: what differs is only who
 // keeps what. (eight_bit_test.cpp has more ranks, on gradients that are given.)
 TEST(OffloadedStates, MomentsInEightBitsAreTheSameForAnyNumberOfRanks) {
-  const TemporaryDirectory folder;
+  const DiskDirectory folder;
   for (const int ranks : {1, 2})
     run_ranks(ranks, [&](const zero::Mesh& mesh) {
       const zero::AdamW rule{.lr = 1e-2, .states_8bit = true};
@@ -173,7 +173,7 @@ TEST(OffloadedStates, MomentsInEightBitsAreTheSameForAnyNumberOfRanks) {
 }
 
 TEST(OffloadedStates, WhatPassesThroughMemoryIsTheRing) {
-  const TemporaryDirectory folder;
+  const DiskDirectory folder;
   run_ranks(2, [&](const zero::Mesh& mesh) {
     const zero::EngineOptions options = on_disk({.stage = 3, .dtype = at::kBFloat16}, folder.path());
     Trained run(mesh, zero::AdamW{.lr = 1e-2}, options);
@@ -198,7 +198,7 @@ TEST(OffloadedStates, WhatPassesThroughMemoryIsTheRing) {
 }
 
 TEST(OffloadedStates, WholeValuesAreThereForWhoeverLooks) {
-  const TemporaryDirectory folder;
+  const DiskDirectory folder;
   run_ranks(2, [&](const zero::Mesh& mesh) {
     const zero::EngineOptions options{.stage = 2, .dtype = at::kBFloat16};
     Trained memory(mesh, zero::AdamW{.lr = 1e-2}, options),
@@ -216,7 +216,7 @@ TEST(OffloadedStates, WholeValuesAreThereForWhoeverLooks) {
 }
 
 TEST(OffloadedStates, ADirectoryThatWillNotDoIsAnErrorOfEveryRank) {
-  const TemporaryDirectory folder;
+  const DiskDirectory folder;
   run_ranks(2, [&](const zero::Mesh& mesh) {
     const auto make = [&](const fs::path& path, const zero::OptimizerSpec& spec) {
       SmallNet model(13, 6, 2);
