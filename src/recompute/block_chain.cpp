@@ -151,7 +151,7 @@ std::string paragraph(const std::vector<detail::ChainUnit>& units, const detail:
                                   [](const detail::ChainPart& part) { return part.keeps; });
   std::ostringstream text;
   text << "recomputation: " << kept << " of " << units.size() << " blocks keep their activations";
-  if (kept < std::ssize(units)) text << ", blocks " << names_of(plan.parts) << " are computed again";
+  if (kept < std::ssize(units)) text << ", computed again: " << names_of(plan.parts);
   text << "; all would keep " << mebibytes(detail::most_bytes(units)) << " of a micro-batch, and "
        << mebibytes(budget_bytes) << " are allowed";
   text.precision(1);

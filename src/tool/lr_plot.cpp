@@ -28,9 +28,10 @@ std::vector<double> column_means(const LrSchedule& schedule, double base_lr, int
   return means;
 }
 
-std::string figure(double value) {
+/// Flush right in `width` columns.
+std::string figure(double value, int width) {
   char text[32];
-  std::snprintf(text, sizeof text, "%9.3g", value);
+  std::snprintf(text, sizeof text, "%*.3g", width, value);
   return text;
 }
 
@@ -40,7 +41,7 @@ std::string drawing(const std::vector<double>& means) {
   for (double mean : means) heights.push_back(static_cast<int>(std::lround(mean / top * (kRows - 1))));
   std::string text;
   for (int row = kRows - 1; row >= 0; --row) {
-    std::string line = row % 5 == 0 ? figure(top * row / (kRows - 1)) : std::string(9, ' ');
+    std::string line = row % 5 == 0 ? figure(top * row / (kRows - 1), 9) : std::string(9, ' ');
     line += " |";
     for (int height : heights) line += height == row ? '*' : height > row ? '.' : ' ';
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
@@ -61,8 +62,8 @@ std::string lr_plot(Config config, int ranks) {
   const size_t gap = means.size() > last.size() + 1 ? means.size() - last.size() - 1 : 1;
   text += std::string(9, ' ') + " +" + std::string(means.size(), '-') + "\n";
   text += std::string(11, ' ') + "0" + std::string(gap, ' ') + last + "  step\n\n";
-  text += "lr of step 0:" + figure(schedule.lr_at(0, base_lr)) + ", of step " + last + ":" +
-          figure(schedule.lr_at(steps - 1, base_lr)) + "\n";
+  text += "lr of step 0: " + figure(schedule.lr_at(0, base_lr), 0) + ", of step " + last + ": " +
+          figure(schedule.lr_at(steps - 1, base_lr), 0) + "\n";
   return text;
 }
 
