@@ -10,8 +10,8 @@
 #include <random>
 #include <set>
 
-#include "support/expect_error.h"
 #include "support/disk_directory.h"
+#include "support/expect_error.h"
 #include "tiers/disk_states.h"
 #include "zero/error.h"
 

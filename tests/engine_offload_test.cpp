@@ -5,10 +5,10 @@
 #include <filesystem>
 
 #include "support/checkpoint_files.h"
+#include "support/disk_directory.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/small_net.h"
-#include "support/disk_directory.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 

@@ -13,8 +13,7 @@ namespace zero::testing {
 
 class TemporaryDirectory {
  public:
-  explicit TemporaryDirectory(
-      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+  explicit TemporaryDirectory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
     std::string pattern = (parent / "zero-test-XXXXXX").string();
     if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot create " + pattern);
     path_ = pattern;
