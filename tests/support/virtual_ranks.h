@@ -1,6 +1,7 @@
 #pragma once
 // Ranks whose mesh is of virtual devices, one a process.
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -22,6 +23,9 @@ inline std::vector<std::string>& left_out_waits() {
 /// This process's device, made when first asked for: then the description counts. Traced.
 inline VirtualDevices& own_devices(const char* description = kPlainMachine) {
   static const auto devices = [&] {
+    // The first call in a forked process makes LibTorch's thread pool anew: not autograd's threads, all at
+    // once.
+    at::set_num_threads(at::get_num_threads());
     VirtualDeviceOptions options;
     options.description = description_from_text(description, "description");
     options.trace = true;
