@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -35,6 +36,18 @@ void fail_errno(const std::filesystem::path& path, std::string_view action) {
   const int error = errno;
   fail(ErrorKind::Io, path.string(),
        "cannot " + std::string(action) + ": " + std::generic_category().message(error), remedy_for(error));
+}
+
+std::string read_small_file(const std::filesystem::path& path, std::string_view remedy) {
+  constexpr size_t kMostBytes = 1 << 20;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail_errno(path, "open");
+  std::string text(kMostBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) fail_errno(path, "read");
+  text.resize(static_cast<size_t>(file.gcount()));
+  require(text.size() <= kMostBytes, ErrorKind::Io, path.string(), "is larger than a megabyte", remedy);
+  return text;
 }
 
 void sync_directory(const std::filesystem::path& directory) {

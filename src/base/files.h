@@ -2,6 +2,7 @@
 // What the system says of files, as errors.
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace zero {
@@ -11,6 +12,10 @@ namespace zero {
 
 /// What to do about an error of the system's; "" where that is not known.
 std::string_view remedy_for(int error);
+
+/// The bytes of a file of at most a megabyte, as descriptions are. Throws Io for what cannot be read and for
+/// more bytes than that, with this remedy.
+std::string read_small_file(const std::filesystem::path& path, std::string_view remedy);
 
 /// Forces a directory's entries to the disk. The parent_path() of a bare name, which is empty, is the current
 /// directory.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <string>
 
 #include "base/files.h"
@@ -12,7 +11,6 @@
 namespace zero::simulate {
 namespace {
 
-constexpr size_t kMostNetworkBytes = 1 << 20;
 constexpr int64_t kMostRanksOfHost = 1 << 16;
 constexpr double kMostBytesPerSecond = 1e21;
 constexpr int64_t kMostLatency = 1'000'000'001;
@@ -57,14 +55,7 @@ Network network_from_text(std::string_view text, std::string_view place, const N
 }
 
 Network read_network(const std::filesystem::path& path, const Network& unset) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_errno(path, "open");
-  std::string text(kMostNetworkBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail_errno(path, "read");
-  text.resize(static_cast<size_t>(file.gcount()));
-  require(text.size() <= kMostNetworkBytes, ErrorKind::Io, path.string(), "is larger than a megabyte",
-          "give the description of a network, as in docs/simulate.md");
+  const std::string text = read_small_file(path, "give the description of a network, as in docs/simulate.md");
   return network_from_text(text, path.string(), unset);
 }
 

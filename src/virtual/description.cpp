@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -18,7 +17,6 @@ constexpr double kMostRate = 1e21;
 constexpr int64_t kMostNanoseconds = 1'000'000'001;
 constexpr int64_t kMostMemoryBytes = int64_t{1} << 50;
 constexpr int64_t kMostNetworkCards = 1025;
-constexpr size_t kMostFileBytes = 1 << 20;
 constexpr std::array<std::pair<std::string_view, Dtype>, 6> kRateTypes{{{"f64", Dtype::f64},
                                                                         {"f32", Dtype::f32},
                                                                         {"bf16", Dtype::bf16},
@@ -196,14 +194,7 @@ std::string to_text(const DeviceDescription& description) {
 }
 
 DeviceDescription read_description(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_errno(path, "open");
-  std::string text(kMostFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail_errno(path, "read");
-  text.resize(static_cast<size_t>(file.gcount()));
-  require(text.size() <= kMostFileBytes, ErrorKind::Io, path.string(), "is larger than a megabyte",
-          "give the description of a device, as in configs/devices/");
+  const std::string text = read_small_file(path, "give the description of a device, as in configs/devices/");
   return description_from_text(text, path.string());
 }
 
