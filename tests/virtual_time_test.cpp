@@ -145,5 +145,12 @@ TEST(VirtualTrace, HasARowAStream) {
   EXPECT_EQ(rows.size(), 2);
 }
 
+TEST(VirtualPassedTime, IsInWholePicosecondsWheneverItBegins) {
+  constexpr double kStep = 1271000.375;
+  EXPECT_NE((1234567.891 + kStep) - 1234567.891, kStep);  // or this shows nothing
+  for (const double begin : {0.0, 0.001, 1234567.891, 987654321.123, 5432109876.543})
+    EXPECT_EQ(passed_ns(begin, begin + kStep), kStep) << begin;
+}
+
 }  // namespace
 }  // namespace zero::virtual_device::testing

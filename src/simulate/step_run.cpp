@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -90,14 +89,11 @@ struct Counts {
 };
 
 void put_difference(const Counts& before, const Counts& after, StepFigures& figures) {
-  // Whole picoseconds, whatever the clock showed before.
-  const auto passed = [](double from_ns, double to_ns) {
-    return std::round((to_ns - from_ns) * 1000) / 1000;
-  };
-  figures.step_ns = passed(before.end_ns, after.end_ns);
-  figures.compute_ns = passed(before.device.compute_ns, after.device.compute_ns);
-  figures.copies_ns = passed(before.device.copy_in_ns + before.device.copy_out_ns,
-                             after.device.copy_in_ns + after.device.copy_out_ns);
+  using virtual_device::passed_ns;
+  figures.step_ns = passed_ns(before.end_ns, after.end_ns);
+  figures.compute_ns = passed_ns(before.device.compute_ns, after.device.compute_ns);
+  figures.copies_ns = passed_ns(before.device.copy_in_ns + before.device.copy_out_ns,
+                                after.device.copy_in_ns + after.device.copy_out_ns);
   figures.communication_ns = after.device.communication_ns;
   figures.exposed_ns = after.device.exposed_ns;
   figures.flops = after.device.flops - before.device.flops;

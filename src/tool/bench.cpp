@@ -102,7 +102,7 @@ double seconds_of(const Group& world, const Work& work) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-double exposed_ms(ToolDevice& device) { return device.devices().report().exposed_ns / 1e6; }
+double exposed_ns(ToolDevice& device) { return device.devices().report().exposed_ns; }
 
 /// The first of `turns` is the one that counts; the others follow after every step, on the same tokens.
 Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
@@ -124,7 +124,7 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
         draw(arguments, turns[0]->model().shape.vocab_size, generator, mesh.device());
     world.barrier("ready");
     if (device.is_virtual()) device.figures();
-    const double exposed_before = device.is_virtual() ? exposed_ms(device) : 0;
+    const double exposed_before_ns = device.is_virtual() ? exposed_ns(device) : 0;
     if (i == 0)
       timings.first_step_at =
           std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -133,7 +133,8 @@ Timings time_steps(const BenchArguments& arguments, const Mesh& mesh,
       timings.seconds[turn].push_back(seconds_of(world, [&] { loss = turns[turn]->run(micros); }));
       if (turn == 0) timings.losses.push_back(loss);
       if (turn == 0 && device.is_virtual())
-        timings.device_steps.push_back({device.figures(), exposed_ms(device) - exposed_before});
+        timings.device_steps.push_back(
+            {device.figures(), virtual_device::passed_ns(exposed_before_ns, exposed_ns(device)) / 1e6});
     }
     timings.pss_mib = std::max(timings.pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"));
   }

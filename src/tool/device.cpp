@@ -65,7 +65,7 @@ DeviceFigures ToolDevice::figures() {
   const virtual_device::DeviceReport report = devices_->report();
   const double now_ns = devices_->simulated_ns();
   DeviceFigures figures;
-  figures.simulated_ms = (now_ns - told_ns_) / kNanosecondsOfMillisecond;
+  figures.simulated_ms = virtual_device::passed_ns(told_ns_, now_ns) / kNanosecondsOfMillisecond;
   figures.bytes_by_purpose = report.used_by_purpose;
   figures.peak_bytes = report.peak_bytes;
   figures.peak_bytes_by_purpose = report.peak_by_purpose;

@@ -1,5 +1,6 @@
 #include "virtual/virtual_device.h"
 
+#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -51,6 +52,10 @@ c10::Device VirtualDevices::device(int index) const {
 }
 
 void VirtualDevices::synchronize() { machine().synchronize_all(); }
+
+double passed_ns(double from_ns, double to_ns) {
+  return std::round((to_ns - from_ns) * kPicosecondsOfNanosecond) / kPicosecondsOfNanosecond;
+}
 
 double VirtualDevices::simulated_ns() const { return nanoseconds_of(machine().end_time()); }
 

@@ -61,6 +61,10 @@ struct DeviceReport {
   double communication_ns = 0, exposed_ns = 0;
 };
 
+/// Between two of a VirtualDevices' times or sums of times: in whole picoseconds, as its clocks count, so
+/// that the same work has the same duration to the last digit whenever it begins.
+double passed_ns(double from_ns, double to_ns);
+
 /// One set at a time in a process. Thread safe, but construction and destruction. Device memory needs no
 /// VirtualDevices to be freed, all else does. Streams: 8 a device, made by c10's generic interfaces
 /// (c10::impl::VirtualGuardImpl, c10::Event, c10::StreamGuard). All threads of the process are one host.
