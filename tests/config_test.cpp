@@ -311,7 +311,7 @@ TEST(Config, Recomputation) {
 }
 
 TEST(Config, ExampleFilesAreValid) {
-  for (const char* name : {"gpt2-demo.json", "gpt2-zero3.json"}) {
+  for (const char* name : {"gpt2-demo.json", "gpt2-zero3.json", "llama-70b.json"}) {
     const Config c = load_config(std::string(ZERO_TEST_DATA) + "/../configs/" + name);
     for (int ranks : {1, 2, 4}) EXPECT_EQ(resolve(c, ranks).zero.stage, 3) << name;
     EXPECT_TRUE(c.origin.notes.empty());

@@ -107,14 +107,15 @@ TEST_P(SimulatedRank, IsTheRealOne) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, SimulatedRank,
-    ::testing::Values(Case{1, 0}, Case{1, 3}, Case{2, 0}, Case{2, 1}, Case{2, 2}, Case{2, 3}, Case{4, 3},
-                      Case{4, 2, R"({"parallel": {"shard_group": 2}})"},
-                      Case{2, 3,
-                           R"({"bf16": {"enabled": false}, "zero_optimization": {"overlap_comm": false}})"},
-                      Case{2, 3, R"({"optimizer": {"type": "LAMB"}, "model": {"dropout": 0.1}})"},
-                      Case{2, 3, R"({"model": {"type": "llama", "kv_heads": 2, "mlp_width": 512}})"},
-                      Case{2, 3, R"({"model": {"type": "gpt_neox"}})"},
-                      Case{2, 3, R"({"lora": {"rank": 4, "targets": ["*c_attn"]}})"}),
+    ::testing::Values(
+        Case{1, 0}, Case{1, 3}, Case{2, 0}, Case{2, 1}, Case{2, 2}, Case{2, 3}, Case{4, 3},
+        Case{4, 2, R"({"parallel": {"shard_group": 2}})"},
+        Case{2, 3, R"({"bf16": {"enabled": false}, "zero_optimization": {"overlap_comm": false}})"},
+        Case{2, 3, R"({"optimizer": {"type": "LAMB"}, "model": {"dropout": 0.1}})"},
+        Case{2, 3, R"({"model": {"type": "llama", "kv_heads": 2, "mlp_width": 512}})"},
+        Case{2, 3, R"({"model": {"type": "gpt_neox"}})"},
+        Case{2, 3, R"({"lora": {"rank": 4, "targets": ["*c_attn"]}})"},
+        Case{2, 3, R"({"model": {"dropout": 0.1}, "activation_checkpointing": {"recompute": "all"}})"}),
     [](const auto& info) {
       return "ranks" + std::to_string(info.param.ranks) + "stage" + std::to_string(info.param.stage) +
              "case" + std::to_string(info.index);

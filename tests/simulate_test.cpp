@@ -107,7 +107,21 @@ TEST(Simulate, TraceHoldsTheLastStep) {
   EXPECT_GT(last - first, 0.9 * found.step.step_ns / 1000);
 }
 
+TEST(Simulate, RecomputesWhatTheConfigurationSays) {
+  const auto activations = [](const char* patch) {
+    const Simulation found = simulate(small_config(2, 3, patch), options_on_plain(2, 0));
+    return std::pair(found.step.memory.peak_by_purpose.at("activations"), found.step.kernels);
+  };
+  const auto kept = activations("{}");
+  const auto again = activations(R"({"activation_checkpointing": {"recompute": "all"}})");
+  EXPECT_LT(again.first, kept.first);
+  EXPECT_GT(again.second, kept.second);
+}
+
 TEST(Simulate, RefusesWhatMakesNoSense) {
+  const Config automatic =
+      small_config(2, 3, R"({"activation_checkpointing": {"recompute": "auto", "memory": 1000000}})");
+  EXPECT_ERROR(simulate(automatic, options_on_plain(2, 0)), Unsupported, "auto chooses by measured times");
   const Config config = small_config(4, 3);
   EXPECT_ERROR(simulate(config, options_on_plain(4, 4)), Config,
                "--rank: expected 0 to 3 of the 4 ranks, got 4");

@@ -13,12 +13,16 @@
 namespace zero::simulate {
 namespace {
 
-void check_simulation(const SimulateOptions& options) {
+void check_simulation(const Config& config, const SimulateOptions& options) {
   require(options.ranks >= 1, ErrorKind::Config, "--ranks",
           "expected at least 1, got " + std::to_string(options.ranks));
   require(options.rank >= 0 && options.rank < options.ranks, ErrorKind::Config, "--rank",
           "expected 0 to " + std::to_string(options.ranks - 1) + " of the " + std::to_string(options.ranks) +
               " ranks, got " + std::to_string(options.rank));
+  require(config.recompute.every != kRecomputeAuto, ErrorKind::Unsupported,
+          config.place("activation_checkpointing.recompute"),
+          "auto chooses by measured times, and a simulation measures none",
+          "give all, none or a number: --set activation_checkpointing.recompute=all");
 }
 
 virtual_device::VirtualDeviceOptions device_options(const SimulateOptions& options) {
@@ -98,7 +102,7 @@ std::vector<Touch> schedule_of(const StepFigures& step) {
 }  // namespace
 
 Simulation simulate(const Config& config, const SimulateOptions& options) {
-  check_simulation(options);
+  check_simulation(config, options);
   virtual_device::VirtualDevices devices(device_options(options));
   const Mesh mesh = imagined_mesh(config, options, devices.device());
   Simulation simulation;

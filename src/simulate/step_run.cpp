@@ -7,11 +7,11 @@
 #include <memory>
 #include <utility>
 
+#include "train/training_model.h"
 #include "zero/error.h"
 #include "zero/from_config.h"
 #include "zero/initial_values.h"
 #include "zero/language_model.h"
-#include "zero/lazy.h"
 #include "zero/model_shape.h"
 
 namespace zero::simulate {
@@ -23,14 +23,6 @@ class NoValues final : public InitialValues {
   bool holds(const std::string&) const override { return true; }
   void read(const std::string&, const BoxRange&, at::Tensor) const override {}
 };
-
-std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
-  std::shared_ptr<LanguageModel> model = lazily([&] { return make_language_model(shape_of(config)); });
-  lazily([&] { return add_adapters(*model, config.lora); });
-  freeze(*model, config);
-  model->train();
-  return model;
-}
 
 EngineOptions engine_options(const Config& config, const Mesh& mesh, bool without_values) {
   EngineOptions options = engine_options_of(config, mesh.group("dp").size());
@@ -119,7 +111,7 @@ int steps_until_steady(const Plan& plan) {
 
 StepFigures run(const Config& config, const Mesh& mesh, virtual_device::VirtualDevices& devices,
                 const StepRunOptions& options) {
-  const std::shared_ptr<LanguageModel> model = lazy_model(config);
+  const std::shared_ptr<LanguageModel> model = training::training_model(config);
   Engine engine(*model, optimizer_of(config), engine_options(config, mesh, options.without_values), mesh);
   devices.synchronize();
   devices.reset_peaks();

@@ -22,11 +22,11 @@
 #include "train/process_memory.h"
 #include "train/progress.h"
 #include "train/run_directory.h"
+#include "train/training_model.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 #include "zero/from_config.h"
 #include "zero/language_model.h"
-#include "zero/lazy.h"
 #include "zero/model_shape.h"
 
 namespace zero {
@@ -58,16 +58,6 @@ RunData open_data_together(const Config& config, const Mesh& mesh) {
   std::optional<RunData> data;
   detail::together(mesh, "data", [&] { data = open_data(config); });
   return *data;
-}
-
-std::shared_ptr<LanguageModel> lazy_model(const Config& config) {
-  at::manual_seed(static_cast<uint64_t>(config.model.seed));
-  std::shared_ptr<LanguageModel> model = lazily([&] { return make_language_model(shape_of(config)); });
-  // On a tape of their own: where the model's values come from files, only the adapters' are drawn.
-  lazily([&] { return add_adapters(*model, config.lora); });
-  freeze(*model, config);
-  model->set_recompute(config.recompute);
-  return model;
 }
 
 // Nothing where the run goes on from a checkpoint that holds everything.
@@ -145,7 +135,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       sampler_(training::sampler_of(config, data_.train)),
       paths_(training::paths_of(config)),
       checkpoint_(start()),
-      model_(lazy_model(config)),
+      model_(training::training_model(config)),
       engine_(*model_, optimizer_of(config),
               engine_options_with(config, mesh.group("dp").size(),
                                   open_values_together(config, mesh, checkpoint_)),
