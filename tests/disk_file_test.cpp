@@ -9,6 +9,7 @@
 #include <fstream>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "support/disk_directory.h"
 #include "support/expect_error.h"
@@ -291,6 +292,55 @@ TEST(DiskStates, RangesAndSweepsSeeEachOther) {
   states.announce(pieces);
   EXPECT_EQ(states.take()[0][5], std::byte{7});
   states.give_back(false);
+}
+
+TEST(DiskStates, WhatIsGivenBackProvisionallyCountsOnceItIsAccepted) {
+  const DiskDirectory directory;
+  DiskStates states(std::make_unique<DiskFile>(options_in(directory)),
+                    {.piece_numel = 4096, .buffers = 2, .two_places = true});
+  const auto a = states.add("a", 2 * 4096, 1);
+  const std::vector<std::byte> ones(2 * 4096, std::byte{1});
+  states.write(a, 0, 2 * 4096, ones.data());
+  const std::vector<DiskStates::Piece> pieces{{{a}, 0}, {{a}, 1}};
+  const auto values = [&] {
+    std::byte first{}, second{};
+    states.read(a, 10, 1, &first);
+    states.read(a, 4096 + 10, 1, &second);
+    return std::pair{static_cast<int>(first), static_cast<int>(second)};
+  };
+  const auto sweep = [&](int value) {
+    states.announce(pieces);
+    for (int i = 0; i < 2; ++i) {
+      states.take()[0][10] = static_cast<std::byte>(value);
+      states.give_back_provisionally();
+    }
+  };
+  sweep(2);
+  EXPECT_EQ(values(), std::pair(1, 1));
+  states.forget_provisional();
+  EXPECT_EQ(values(), std::pair(1, 1));
+  EXPECT_ERROR(states.accept(pieces[0]), Internal, "not given back provisionally");
+  sweep(3);
+  states.accept(pieces[1]);
+  EXPECT_EQ(values(), std::pair(1, 3));
+  states.forget_provisional();
+  sweep(4);
+  for (const DiskStates::Piece& piece : pieces) states.accept(piece);
+  EXPECT_EQ(values(), std::pair(4, 4));
+}
+
+TEST(DiskStates, APieceIsThereOnceItIsRead) {
+  const DiskDirectory directory;
+  DiskStates states(std::make_unique<DiskFile>(options_in(directory)), {.piece_numel = 4096, .buffers = 2});
+  const auto a = states.add("a", 4096, 1);
+  const std::vector<std::byte> ones(4096, std::byte{1});
+  states.write(a, 0, 4096, ones.data());
+  EXPECT_FALSE(states.is_there());
+  states.announce({{{a}, 0}});
+  while (!states.is_there()) std::this_thread::yield();
+  EXPECT_EQ(states.take()[0][7], std::byte{1});
+  states.give_back(false);
+  EXPECT_FALSE(states.is_there());
 }
 
 TEST(DiskStates, AWriteBehindThatFailsIsAnErrorLater) {

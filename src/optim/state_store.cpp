@@ -33,6 +33,11 @@ namespace {
 
 std::byte* bytes_of(const at::Tensor& memory) { return static_cast<std::byte*>(memory.mutable_data_ptr()); }
 
+tiers::DiskStates::Piece on_disk_of(const StatePiece& piece, std::vector<int> numbers,
+                                    const tiers::DiskStates& disk) {
+  return {.states = std::move(numbers), .index = piece.begin / disk.options().piece_numel};
+}
+
 detail::MemoryPurpose purpose_of(std::string_view kind) {
   if (kind == kParameterState) return detail::MemoryPurpose::Shards;
   if (kind == kMasterState) return detail::MemoryPurpose::Master;
@@ -52,6 +57,7 @@ StateStore::Lease& StateStore::Lease::operator=(Lease&& other) noexcept {
   fetched_ = std::move(other.fetched_);
   store_ = other.store_;
   is_of_sweep_ = std::exchange(other.is_of_sweep_, false);
+  is_provisional_ = other.is_provisional_;
   use_ = other.use_;
   other.states_.clear();
   other.fetched_.clear();
@@ -251,7 +257,9 @@ void StateStore::put_back(Lease& lease) noexcept {
     for (const Lease::Fetched& one : lease.fetched_)
       require(one.memory.storage().use_count() == 1, ErrorKind::Internal, one.state->name,
               "a tensor was kept beyond its lease");
-    if (lease.is_of_sweep_) {
+    if (lease.is_provisional_) {
+      disk_->give_back_provisionally();
+    } else if (lease.is_of_sweep_) {
       disk_->give_back(lease.use_ == Use::Write);
     } else if (lease.use_ == Use::Write) {
       for (const Lease::Fetched& one : lease.fetched_)
@@ -289,17 +297,45 @@ std::vector<StatePiece> StateStore::pieces_of(int unit, std::span<const std::str
   return pieces;
 }
 
+std::vector<int> StateStore::on_disk(int unit, std::span<const std::string_view> kinds) const {
+  std::vector<int> numbers;
+  for (const std::string_view kind : kinds) {
+    const auto found = entries_.find({unit, std::string(kind)});
+    if (found != entries_.end() && found->second.state->on_disk >= 0)
+      numbers.push_back(found->second.state->on_disk);
+  }
+  return numbers;
+}
+
+StateStore::Lease StateStore::lend_provisionally(const StatePiece& piece,
+                                                 std::span<const std::string_view> kinds) {
+  Lease lease = lend(piece, kinds, Use::Write);
+  require(lease.is_of_sweep_ && lease.fetched_.size() == lease.states_.size(), ErrorKind::Internal,
+          name_of(piece.unit, kinds.empty() ? "" : kinds.front()),
+          "what is written provisionally is not the next piece of a sweep over states on disk");
+  lease.is_provisional_ = true;
+  return lease;
+}
+
+bool StateStore::is_there(const StatePiece& piece, std::span<const std::string_view> kinds) const {
+  return disk_ != nullptr && disk_->is_next(on_disk_of(piece, on_disk(piece.unit, kinds), *disk_)) &&
+         disk_->is_there();
+}
+
+void StateStore::accept(const StatePiece& piece, std::span<const std::string_view> kinds) {
+  disk_->accept(on_disk_of(piece, on_disk(piece.unit, kinds), *disk_));
+}
+
+void StateStore::forget_provisional() {
+  if (disk_ != nullptr) disk_->forget_provisional();
+}
+
 void StateStore::announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds) {
   throw_failure();
   if (disk_ == nullptr) return;
   std::vector<tiers::DiskStates::Piece> sweep;
   for (const StatePiece& piece : pieces) {
-    tiers::DiskStates::Piece next{.states = {}, .index = piece.begin / disk_->options().piece_numel};
-    for (const std::string_view kind : kinds) {
-      const auto found = entries_.find({piece.unit, std::string(kind)});
-      if (found != entries_.end() && found->second.state->on_disk >= 0)
-        next.states.push_back(found->second.state->on_disk);
-    }
+    tiers::DiskStates::Piece next = on_disk_of(piece, on_disk(piece.unit, kinds), *disk_);
     if (!next.states.empty()) sweep.push_back(std::move(next));
   }
   disk_->announce(std::move(sweep));

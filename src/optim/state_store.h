@@ -71,7 +71,7 @@ class StateStore {
     };
     std::vector<Fetched> fetched_;
     StateStore* store_ = nullptr;
-    bool is_of_sweep_ = false;
+    bool is_of_sweep_ = false, is_provisional_ = false;
     Use use_ = Use::Read;
   };
 
@@ -122,6 +122,15 @@ class StateStore {
   /// Leases of these pieces and kinds come next, in this order: what is on disk is read before and written
   /// behind, with the memory of a fixed ring of buffers. Others in between are legal, and slow.
   void announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds);
+  /// Of the sweep that was announced: a piece of states on disk, to write values that count only once they
+  /// are accepted. Until then others borrow what was there. The disk's pieces must have two places.
+  Lease lend_provisionally(const StatePiece& piece, std::span<const std::string_view> kinds);
+  /// Whether a piece of kinds that are on disk is the next of the sweep, and has been read.
+  bool is_there(const StatePiece& piece, std::span<const std::string_view> kinds) const;
+  /// What was written provisionally counts now.
+  void accept(const StatePiece& piece, std::span<const std::string_view> kinds);
+  /// What was written provisionally and not accepted never was.
+  void forget_provisional();
   /// Until what leases have written is on the disk. Throws what kept it from there.
   void flush();
   /// Passing states of this kind have no values any more. Throws Internal while one is lent.
@@ -141,6 +150,8 @@ class StateStore {
   Entry& add_entry(int unit, std::string_view kind);
   static std::string name_of(int unit, std::string_view kind);
   static void borrow(State& state, Use use);
+  /// Numbers there of the states of these kinds that are on disk.
+  std::vector<int> on_disk(int unit, std::span<const std::string_view> kinds) const;
   void fetch(Lease& lease);
   void put_back(Lease& lease) noexcept;
   void throw_failure();

@@ -166,6 +166,12 @@ void DiskFile::wait(Ticket ticket) {
   if (failure) std::rethrow_exception(failure);
 }
 
+bool DiskFile::is_over(Ticket ticket) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = requests_.find(ticket);
+  return found == requests_.end() || found->second.over;
+}
+
 DiskFileStats DiskFile::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_;

@@ -70,6 +70,8 @@ class DiskFile {
   /// Until a transfer is over; once for each. Throws Io (what, where, errno) or, for bytes that are not those
   /// that were written, Corrupt. Nothing for kNone.
   void wait(Ticket ticket);
+  /// Whether wait() would return, or throw, at once.
+  bool is_over(Ticket ticket) const;
 
   DiskFileStats stats() const;
   /// How it transfers: "io_uring, past the system's cache".

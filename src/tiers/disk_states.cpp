@@ -54,10 +54,17 @@ DiskStates::State DiskStates::add(const std::string& name, int64_t numel, int64_
   require(piece_numel * parts == options_.piece_numel, ErrorKind::Usage, name,
           "pieces of " + std::to_string(options_.piece_numel) + " elements are no multiple of " +
               std::to_string(parts));
-  Stored stored{
-      .name = name, .numel = numel, .element_bytes = element_bytes, .piece_numel = piece_numel, .pieces = {}};
-  for (int64_t begin = 0; begin < numel; begin += piece_numel)
-    stored.pieces.push_back(file_->add_extent(std::min(piece_numel, numel - begin) * element_bytes));
+  Stored stored{.name = name,
+                .numel = numel,
+                .element_bytes = element_bytes,
+                .piece_numel = piece_numel,
+                .pieces = {},
+                .second_places = {}};
+  for (int64_t begin = 0; begin < numel; begin += piece_numel) {
+    const int64_t bytes = std::min(piece_numel, numel - begin) * element_bytes;
+    stored.pieces.push_back(file_->add_extent(bytes));
+    if (options_.two_places) stored.second_places.push_back(file_->add_extent(bytes));
+  }
   states_.push_back(std::move(stored));
   return static_cast<State>(states_.size()) - 1;
 }
@@ -74,7 +81,9 @@ void DiskStates::announce(std::vector<Piece> pieces) {
   require(!is_taken_, ErrorKind::Internal, "disk tier", "a new sweep begins while a piece is taken");
   write_window();
   window_.state = -1;
-  if (next_ == 0 && pieces == sweep_) return;
+  // What is left of the sweep, say.
+  if (std::equal(pieces.begin(), pieces.end(), sweep_.begin() + static_cast<int64_t>(next_), sweep_.end()))
+    return;
   // Of a sweep that is over nothing is left but writes, which the slots' next reads come after.
   if (next_ < sweep_.size()) settle();
   int64_t largest = 0;
@@ -125,7 +134,33 @@ std::vector<std::byte*> DiskStates::take() {
   return places;
 }
 
-void DiskStates::give_back(bool changed) {
+bool DiskStates::is_there() const {
+  if (next_ >= started_) return false;
+  const Slot& slot = slots_[next_ % slots_.size()];
+  return std::all_of(slot.reads.begin(), slot.reads.end(),
+                     [this](DiskFile::Ticket ticket) { return file_->is_over(ticket); });
+}
+
+void DiskStates::give_back(bool changed) { end_taking(changed, /*provisionally=*/false); }
+
+void DiskStates::give_back_provisionally() {
+  require(options_.two_places, ErrorKind::Internal, "disk tier", "pieces have no second place");
+  end_taking(/*changed=*/true, /*provisionally=*/true);
+}
+
+void DiskStates::accept(const Piece& piece) {
+  const auto found = std::find(provisional_.begin(), provisional_.end(), piece);
+  require(found != provisional_.end(), ErrorKind::Internal, "disk tier",
+          "a piece is accepted that was not given back provisionally");
+  provisional_.erase(found);
+  const auto index = static_cast<size_t>(piece.index);
+  for (const State state : piece.states) {
+    Stored& stored = states_[static_cast<size_t>(state)];
+    std::swap(stored.pieces[index], stored.second_places[index]);
+  }
+}
+
+void DiskStates::end_taking(bool changed, bool provisionally) {
   require(is_taken_, ErrorKind::Internal, "disk tier", "a piece is given back that was not taken");
   is_taken_ = false;
   Slot& slot = slot_of(next_);
@@ -133,10 +168,12 @@ void DiskStates::give_back(bool changed) {
   std::byte* memory = slot.memory.get();
   for (const State state : piece.states) {
     const Stored& stored = states_[static_cast<size_t>(state)];
-    const DiskFile::Extent extent = stored.pieces[static_cast<size_t>(piece.index)];
+    const DiskFile::Extent extent =
+        (provisionally ? stored.second_places : stored.pieces)[static_cast<size_t>(piece.index)];
     if (changed) slot.writes.push_back(file_->write(extent, memory, stored.name));
     memory += file_->extent_bytes(extent);
   }
+  if (provisionally) provisional_.push_back(piece);
   if (!options_.write_behind) wait_all(*file_, slot.writes);
   if (options_.read_ahead) start_reads();
 }

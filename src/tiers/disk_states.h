@@ -18,6 +18,8 @@ struct DiskStatesOptions {
   int buffers = 4;                         // of the ring, at least 2
   bool read_ahead = true;                  // pieces of a sweep are read before they are asked for
   bool write_behind = true;                // and written while the next ones are worked on
+  // Pieces have a second place on the disk, so that what was there stays until accept(). Twice the bytes.
+  bool two_places = false;
 };
 
 /// Not thread safe. Bytes only: elements have as many as their state says.
@@ -52,6 +54,15 @@ class DiskStates {
   /// Ends take(). With `changed` the values are written, at once or behind; errors of writes behind come with
   /// a later call.
   void give_back(bool changed);
+  /// The same where it may turn out that the piece has not changed: the values are written to its second
+  /// place and read as if they were not there, until accept().
+  void give_back_provisionally();
+  /// Whether take() would return, or throw, at once.
+  bool is_there() const;
+  /// What was given back provisionally is the piece's value. Throws Internal where nothing was.
+  void accept(const Piece& piece);
+  /// What was given back provisionally and not accepted never was.
+  void forget_provisional() { provisional_.clear(); }
   /// Until everything that was given is on the disk. Throws the first error.
   void flush();
 
@@ -67,6 +78,7 @@ class DiskStates {
     std::string name;
     int64_t numel = 0, element_bytes = 0, piece_numel = 0;
     std::vector<DiskFile::Extent> pieces;
+    std::vector<DiskFile::Extent> second_places;  // of each piece, or none
   };
   struct Slot {
     Memory memory;
@@ -83,6 +95,7 @@ class DiskStates {
 
   static Memory allocate(int64_t bytes);
   int64_t bytes_of(const Piece& piece) const;
+  void end_taking(bool changed, bool provisionally);
   Slot& slot_of(size_t number) { return slots_[number % slots_.size()]; }
   void start_reads();
   void settle();
@@ -97,6 +110,7 @@ class DiskStates {
   std::vector<Piece> sweep_;
   size_t next_ = 0, started_ = 0;  // in the sweep: to be taken, to be read
   bool is_taken_ = false;
+  std::vector<Piece> provisional_;  // in second places
   std::vector<Slot> slots_;
   int64_t slot_bytes_ = 0;
   Window window_;
