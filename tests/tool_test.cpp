@@ -617,5 +617,44 @@ TEST(Printable, IsUtf8) {
   EXPECT_EQ(tool::printable(""), "");
 }
 
+TEST_F(Tool, ConfigIsWrittenCheckedAndDescribed) {
+  EXPECT_NE(good({"config", "--init", "new.json"}).output.find("zero config check new.json"),
+            std::string::npos);
+  const ProgramResult again = zero({"config", "--init", "new.json"});
+  EXPECT_EQ(again.exit, 2);
+  EXPECT_NE(again.error.find("new.json: something stands there already"), std::string::npos) << again.error;
+  const ProgramResult effective =
+      good({"config", "check", "new.json", "--ranks", "2", "--set", "run.steps=70"});
+  const auto json = nlohmann::json::parse(effective.output);
+  EXPECT_EQ(json["run"]["steps"], 70);
+  EXPECT_EQ(json["train_micro_batch_size_per_gpu"], 4);
+  EXPECT_TRUE(nlohmann::json::parse(good({"config", "--schema"}).output).contains("properties"));
+  EXPECT_NE(good({"config", "--keys"}).output.find("\nzero_optimization.stage\n"), std::string::npos);
+  write("wrong.json", R"({"run": {"stepz": 1}})");
+  const ProgramResult wrong = zero({"config", "check", "wrong.json"});
+  EXPECT_EQ(wrong.exit, 2);
+  EXPECT_NE(wrong.error.find("did you mean \"steps\"?"), std::string::npos) << wrong.error;
+  EXPECT_EQ(zero({"config"}).exit, 2);
+  EXPECT_EQ(zero({"config", "--schema", "--keys"}).exit, 2);
+}
+
+TEST_F(Tool, WordsAreCompletedAndCorrected) {
+  EXPECT_NE(zero({"trian"}).error.find("did you mean \"train\"?"), std::string::npos);
+  EXPECT_EQ(good({"help", "plan"}).output, good({"plan", "--help"}).output);
+  ProgramOptions in_work;
+  in_work.directory = path();
+  const auto completed = [&](const std::string& words, int index) {
+    const std::string script = "eval \"$($0 completion bash)\"; COMP_WORDS=($0 " + words +
+                               "); COMP_CWORD=" + std::to_string(index) +
+                               "; _zero 2>/dev/null; echo \"${COMPREPLY[*]}\"";
+    return Program({"bash", "-c", script, ZERO_TOOL}, in_work).wait().output;
+  };
+  EXPECT_EQ(completed("tra", 1), "train\n");
+  EXPECT_EQ(completed("train --res", 2), "--resume\n");
+  EXPECT_NE(completed("train --set zero_opt", 3).find("zero_optimization.stage="), std::string::npos);
+  EXPECT_NE(good({"completion", "zsh"}).output.find("compdef _zero zero"), std::string::npos);
+  EXPECT_EQ(zero({"completion", "fish"}).exit, 2);
+}
+
 }  // namespace
 }  // namespace zero

@@ -41,9 +41,11 @@ bool is_number(const Value& value) {
   return number && std::isfinite(value.real);
 }
 
-Format<double> number(std::string expected, std::function<bool(double)> accepts) {
+Format<double> number(std::string expected, const Json& bounds, std::function<bool(double)> accepts) {
   Format<double> format;
   format.expected = std::move(expected);
+  format.schema = bounds;
+  format.schema["type"] = "number";
   format.parse = [accepts = std::move(accepts)](const Value& value, double& out) {
     if (!is_number(value) || !accepts(value.real)) return false;
     out = value.real;
@@ -94,6 +96,8 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
          std::equal(a.begin(), a.end(), b.begin(), [&](char x, char y) { return lower(x) == lower(y); });
 }
 
+Json or_null(const Json& schema) { return {{"anyOf", {schema, {{"type", "null"}}}}}; }
+
 std::string or_list(const std::vector<std::string>& words) {
   std::string text;
   for (size_t i = 0; i < words.size(); i++) {
@@ -106,6 +110,7 @@ std::string or_list(const std::vector<std::string>& words) {
 Format<int64_t> integer(int64_t min, int64_t max) {
   Format<int64_t> format;
   format.expected = integer_range(min, max, kMaxInteger);
+  format.schema = {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
   format.parse = [min, max](const Value& value, int64_t& out) { return parse_integer(value, min, max, out); };
   format.print = to_json_value<int64_t>;
   return format;
@@ -114,6 +119,7 @@ Format<int64_t> integer(int64_t min, int64_t max) {
 Format<int> count(int min, int max) {
   Format<int> format;
   format.expected = integer_range(min, max, kMaxCount);
+  format.schema = {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
   format.parse = [min, max](const Value& value, int& out) {
     int64_t n = 0;
     if (!parse_integer(value, min, max, n)) return false;
@@ -125,25 +131,27 @@ Format<int> count(int min, int max) {
 }
 
 Format<double> number_at_least(double min) {
-  return number("a number >= " + shown(min), [min](double x) { return x >= min; });
+  return number("a number >= " + shown(min), {{"minimum", min}}, [min](double x) { return x >= min; });
 }
 
 Format<double> number_above(double min) {
-  return number("a number > " + shown(min), [min](double x) { return x > min; });
+  return number("a number > " + shown(min), {{"exclusiveMinimum", min}}, [min](double x) { return x > min; });
 }
 
 Format<double> number_within(double min, double max) {
-  return number("a number from " + shown(min) + " to " + shown(max),
+  return number("a number from " + shown(min) + " to " + shown(max), {{"minimum", min}, {"maximum", max}},
                 [=](double x) { return x >= min && x <= max; });
 }
 
 Format<double> number_below_one() {
-  return number("a number >= 0 and < 1", [](double x) { return x >= 0 && x < 1; });
+  return number("a number >= 0 and < 1", {{"minimum", 0}, {"exclusiveMaximum", 1}},
+                [](double x) { return x >= 0 && x < 1; });
 }
 
 Format<bool> boolean() {
   Format<bool> format;
   format.expected = "true or false";
+  format.schema = {{"type", "boolean"}};
   format.parse = [](const Value& value, bool& out) {
     if (value.kind != Value::Kind::Bool) return false;
     out = value.boolean;
@@ -156,6 +164,7 @@ Format<bool> boolean() {
 Format<std::string> text() {
   Format<std::string> format;
   format.expected = "a string";
+  format.schema = {{"type", "string"}};
   format.parse = [](const Value& value, std::string& out) {
     if (value.kind != Value::Kind::String) return false;
     out = value.text;
@@ -168,6 +177,7 @@ Format<std::string> text() {
 Format<std::string> nonempty_text() {
   Format<std::string> format = text();
   format.expected = "a string that is not empty";
+  format.schema["minLength"] = 1;
   format.parse = [parse = format.parse](const Value& value, std::string& out) {
     return !value.text.empty() && parse(value, out);
   };
@@ -186,6 +196,7 @@ Format<std::string> glob() {
 Format<std::vector<std::string>> list_of_globs() {
   Format<std::vector<std::string>> format;
   format.expected = "a list of globs, as \"*.bias\" or \"h.[0-3].*\"";
+  format.schema = {{"type", "array"}, {"items", {{"type", "string"}}}};
   format.parse = [](const Value& value, std::vector<std::string>& out) {
     std::vector<std::string> items(value.items.size());
     if (value.kind != Value::Kind::Array) return false;
@@ -202,6 +213,7 @@ Format<std::vector<std::string>> list_of_globs() {
 Format<std::array<double, 2>> pair_below_one() {
   Format<std::array<double, 2>> format;
   format.expected = "a list of two numbers >= 0 and < 1";
+  format.schema = {{"type", "array"}, {"items", number_below_one().schema}, {"minItems", 2}, {"maxItems", 2}};
   format.parse = [](const Value& value, std::array<double, 2>& out) {
     std::array<double, 2> pair{};
     if (value.kind != Value::Kind::Array || value.items.size() != pair.size()) return false;
@@ -219,6 +231,7 @@ Format<std::array<double, 2>> pair_below_one() {
 Format<int64_t> bytes() {
   Format<int64_t> format;
   format.expected = "bytes >= 0, as a number, \"512MiB\" or \"all\"";
+  format.schema = {{"anyOf", {{{"type", "integer"}, {"minimum", 0}}, {{"type", "string"}}}}};
   format.parse = [](const Value& value, int64_t& out) {
     if (value.kind != Value::Kind::String) return parse_integer(value, 0, kMaxInteger, out);
     if (value.text != "all") return parse_byte_text(value.text, out);

@@ -23,7 +23,12 @@ struct Format {
   std::function<Json(const T&)> print;
   std::vector<std::string> choices;      // of a fixed set of strings, for the nearest one
   std::vector<std::string> unsupported;  // strings that DeepSpeed knows and this version does not do
+  Json schema = Json::object();          // the same as a JSON schema: never narrower than `parse`, but that
+                                         // words of a choice are in the case in which they are printed
 };
+
+/// A JSON schema of what `schema` allows, or null.
+Json or_null(const Json& schema);
 
 inline constexpr int64_t kMaxInteger = int64_t{1} << 53;  // beyond it a double such as 5e8 would not be exact
 inline constexpr int kMaxCount = 1 << 30;
@@ -64,6 +69,7 @@ Format<T> null_as(T sentinel, Format<T> format) {
   result.print = [sentinel, print = format.print](const T& value) {
     return value == sentinel ? Json() : print(value);
   };
+  result.schema = or_null(format.schema);
   return result;
 }
 
@@ -88,6 +94,7 @@ Format<std::optional<T>> nullable(Format<T> format) {
   result.print = [print = format.print](const std::optional<T>& value) {
     return value ? print(*value) : Json();
   };
+  result.schema = or_null(format.schema);
   return result;
 }
 
@@ -104,6 +111,7 @@ Format<T> choice(std::vector<std::pair<std::string, T>> names,
   for (const auto& [name, value] : names) format.choices.push_back(name);
   format.expected = or_list(format.choices);
   format.unsupported = unsupported;
+  format.schema = {{"enum", format.choices}};
   format.parse = [names](const Value& value, T& out) {
     if (value.kind != Value::Kind::String) return false;
     for (const auto& [name, meaning] : names) {

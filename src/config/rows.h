@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/schema.h"
 #include "config/table.h"
 
 namespace zero::config {
@@ -29,6 +30,7 @@ Key<S> field(const std::string& name, T& (*at)(S&), Format<T> format, const std:
     reader.wrong_value(value, path, format.expected, format.choices);
   };
   key.print = [at, format](S& target) { return format.print(at(target)); };
+  key.schema = format.schema;
   return key;
 }
 
@@ -39,6 +41,7 @@ Key<S> shorthand(const std::string& name, T& (*at)(S&), Format<T> format, const 
   Key<S> key = field(name, at, std::move(format), doc);
   key.support = ConfigKey::Support::Shorthand;
   key.print = nullptr;
+  key.schema = or_null(key.schema);
   key.same_as = same_as;
   return key;
 }
@@ -87,6 +90,7 @@ Key<S> list(const std::string& name, std::vector<E>& (*at)(S&), std::vector<Key<
   key.doc = doc;
   E defaults;
   describe_keys(rows, key.name + "[]", defaults, key.elements);
+  key.schema = {{"type", "array"}, {"items", schema_of(rows)}};
   key.read = [at, rows](Reader& reader, const Value& value, const std::string& path, S& target) {
     if (value.kind != Value::Kind::Array) return reader.wrong_value(value, path, "a list of objects", {});
     at(target).assign(value.items.size(), E{});
@@ -107,6 +111,9 @@ Key<S> list(const std::string& name, std::vector<E>& (*at)(S&), std::vector<Key<
 // Rows without a field. They are made for the whole configuration only.
 using Row = Key<Config>;
 using Rows = std::vector<Row>;
+
+/// Any string, which nobody reads.
+Row ignored_text(const std::string& name, const std::string& doc);
 
 /// Accepted only at one of these values (the first is DeepSpeed's default); anything else is Unsupported.
 Row off(const std::string& name, std::vector<Json> accepted, const std::string& doc);
@@ -133,6 +140,7 @@ Row hint(const std::string& name, Format<T> format, T default_value, const std::
   key.doc = doc;
   key.support = ConfigKey::Support::Hint;
   key.default_text = format.print(default_value).dump();
+  key.schema = format.schema;
   key.read = [format, default_value, doc](Reader& reader, const Value& value, const std::string& path,
                                           Config&) {
     T given{};

@@ -124,6 +124,22 @@ void Reader::unknown_key(const Member& member, const std::string& section,
                remedy_for_key(member.key, section, known));
 }
 
+Row ignored_text(const std::string& name, const std::string& doc) {
+  Row key;
+  const Format<std::string> format = text();
+  key.name = name;
+  key.type = format.expected;
+  key.doc = doc;
+  key.support = ConfigKey::Support::Hint;
+  key.default_text = "\"\"";
+  key.schema = format.schema;
+  key.read = [format](Reader& reader, const Value& value, const std::string& path, Config&) {
+    std::string given;
+    if (!format.parse(value, given)) reader.wrong_value(value, path, format.expected, {});
+  };
+  return key;
+}
+
 Row off(const std::string& name, std::vector<Json> accepted, const std::string& doc) {
   Row key;
   key.name = name;
@@ -131,6 +147,7 @@ Row off(const std::string& name, std::vector<Json> accepted, const std::string& 
   key.doc = doc;
   key.support = ConfigKey::Support::OffOnly;
   key.default_text = accepted.front().dump();
+  key.schema = {{"enum", accepted}};
   key.read = [accepted](Reader& reader, const Value& value, const std::string& path, Config&) {
     read_off(reader, value, path, accepted);
   };
@@ -144,6 +161,9 @@ Row off(const OffSection& section) {
   key.doc = section.doc;
   key.support = ConfigKey::Support::OffOnly;
   key.default_text = "null";
+  Json& properties = key.schema["properties"] = {{section.switch_key, {{"enum", section.accepted}}}};
+  for (const std::string& other : section.others) properties[other] = true;
+  key.schema["type"] = {"object", "null"};
   key.read = [section](Reader& reader, const Value& value, const std::string& path, Config&) {
     read_off_section(reader, value, path, section);
   };

@@ -39,6 +39,7 @@ struct Key {
   std::vector<ConfigKey> elements;        // rows of a list's elements, for the description
   std::function<bool(const S&)> applies;  // empty: always
   std::string default_text;               // JSON, of a row that is not printed
+  Json schema = Json::object();           // JSON schema of the value; a section's is made from `keys`
   std::string same_as;                    // path of the key that this is another spelling of
   bool auto_is_default = false;           // section: the string "auto" keeps a key's default, as in DeepSpeed
 

@@ -168,6 +168,7 @@ Format<int64_t> recompute_policy() {
   Format<int64_t> format =
       choice<int64_t>({{"none", kRecomputeNone}, {"all", kRecomputeAll}, {"auto", kRecomputeAuto}});
   format.expected += " or an integer >= 1";
+  format.schema = {{"anyOf", {format.schema, integer(1).schema}}};
   format.parse = [word = format.parse, number = integer(1).parse](const Value& value, int64_t& out) {
     return word(value, out) || number(value, out);
   };
@@ -215,7 +216,8 @@ Row parameter_groups_row() {
 }  // namespace
 
 Rows own_rows() {
-  return {parameter_groups_row(),
+  return {ignored_text("$schema", "where an editor finds the schema that `zero config --schema` prints"),
+          parameter_groups_row(),
           field("frozen", ZERO_AT(frozen), list_of_globs(), "names of parameters that are not trained"),
           field("trainable", ZERO_AT(trainable), list_of_globs(),
                 "if any are given, only these names are trained"),

@@ -1,10 +1,14 @@
 // The `zero` program: finds the verb, runs it, and prints an error as one line.
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <string>
+#include <vector>
 
+#include "base/nearest.h"
 #include "verbs.h"
 #include "zero/error.h"
 
@@ -51,6 +55,12 @@ void finish_output() {
 
 int run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
+  // "zero help VERB" is "zero VERB --help".
+  if (name == "help" && argc > 2) {
+    std::string verb = argv[2], option = "--help";
+    char* words[] = {argv[0], verb.data(), option.data(), nullptr};
+    return run(3, words);
+  }
   if (name == "--help" || name == "-h" || name == "help") {
     print_help(std::cout);
     finish_output();
@@ -68,7 +78,12 @@ int run(int argc, char** argv) {
       if (verb.output == zero::tool::Output::Result) finish_output();
       return code;
     }
-  zero::fail(zero::ErrorKind::Config, "zero", "unknown verb \"" + name + "\"", "see zero --help");
+  std::vector<std::string> names;
+  for (const auto& verb : zero::tool::verbs()) names.emplace_back(verb.name);
+  const std::string nearest = zero::nearest_word(name, names);
+  const bool is_near = zero::edit_distance(name, nearest) <= std::max<size_t>(2, name.size() / 3);
+  zero::fail(zero::ErrorKind::Config, "zero", "unknown verb \"" + name + "\"",
+             is_near ? "did you mean \"" + nearest + "\"?" : "see zero --help");
 }
 
 }  // namespace

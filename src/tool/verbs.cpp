@@ -16,6 +16,7 @@ namespace zero::tool {
 std::span<const Verb> verbs() {
   static constexpr Verb kVerbs[] = {
       {"tokenize", "text to a token file", run_tokenize},
+      {"config", "a configuration to start from, or check one", run_config},
       {"plan", "bytes per rank and traffic per step, without any ranks", run_plan},
       {"simulate", "one rank of many, with shapes instead of data: memory, traffic, time", run_simulate},
       {"pipeline", "schedules of a pipeline: bubble, memory, a drawing", run_pipeline},
@@ -27,6 +28,7 @@ std::span<const Verb> verbs() {
       {"consolidate", "a model directory for transformers from a checkpoint", run_consolidate},
       {"launch", "start several local ranks of any program", run_launch, Output::Progress},
       {"bench", "time training steps on this machine", run_bench},
+      {"completion", "a script that completes this program's words in bash or zsh", run_completion},
   };
   return kVerbs;
 }

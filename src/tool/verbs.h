@@ -28,6 +28,7 @@ int run_tool(int argc, char** argv);
 
 // Keep this list and the table in verbs.cpp in the order of a user's work.
 int run_tokenize(int argc, char** argv);
+int run_config(int argc, char** argv);
 int run_plan(int argc, char** argv);
 int run_simulate(int argc, char** argv);
 int run_pipeline(int argc, char** argv);
@@ -39,6 +40,7 @@ int run_verify(int argc, char** argv);
 int run_consolidate(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_bench(int argc, char** argv);
+int run_completion(int argc, char** argv);
 
 /// For CLI::Option::check: a whole number from 1 on.
 const CLI::Validator& at_least_one();
