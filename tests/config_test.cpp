@@ -284,12 +284,12 @@ TEST(Config, OffloadHasDeepSpeedsSpellings) {
     "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/d", "ratio": 0.5, "buffer_count": 5,
                                                 "pipeline_read": false, "pipeline_write": true}},
     "aio": {"block_size": 8192, "queue_depth": 3, "thread_count": 4}})");
-  EXPECT_EQ(own.offload.optimizer, Tier::Disk);
+  EXPECT_EQ(own.offload.optimizer, TierChoice::Disk);
   EXPECT_EQ(own.offload.how.path, "/d");
   EXPECT_EQ(own.offload.how.ratio, 0.5);
   EXPECT_EQ(own.offload.how.threads, 4);
   EXPECT_EQ(own, theirs);
-  EXPECT_EQ(parse(R"({"zero_optimization": {"cpu_offload": true}})").offload.optimizer, Tier::Host);
+  EXPECT_EQ(parse(R"({"zero_optimization": {"cpu_offload": true}})").offload.optimizer, TierChoice::Host);
   EXPECT_EQ(parse(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})").offload.optimizer,
             Tier::Host);
   for (const char* none : {"null", R"({"device": "none"})", R"({"device": null})", "{}"})

@@ -13,6 +13,7 @@
 #include "zero/dtype.h"
 #include "zero/optimizer_rules.h"
 #include "zero/rope_scaling.h"
+#include "zero/shard_unit.h"
 #include "zero/tier.h"
 
 namespace zero {
@@ -27,6 +28,10 @@ struct ZeroConfig {
   int64_t reduce_bucket_numel = 16777216;  // elements a gradient reduction (reduce_bucket_size)
   std::optional<int64_t> prefetch_numel;   // elements fetched ahead (stage3_prefetch_bucket_size)
   std::optional<int64_t> max_live_numel;   // elements resident at most (stage3_max_live_parameters)
+  // Smaller parameters stay resident over a step (stage3_param_persistence_threshold), so many elements in
+  // all (stage3_model_persistence_threshold).
+  int64_t persistent_numel = 0, persistent_total_numel = kAllBytes;
+  std::optional<int64_t> sub_group_numel;  // elements of a piece of the step (sub_group_size)
   bool operator==(const ZeroConfig&) const = default;
 };
 
@@ -37,14 +42,31 @@ struct ResidencyConfig {
   bool share = true;  // from stage 1 on, ranks of one host keep one copy of the parameters between them
   bool split_master = true;       // of an fp32 master keep the 16 bits that a bf16 parameter lacks
   int64_t group_numel = 4194304;  // elements; parameters outside lists are grouped into units up to this size
+  ShardUnit shard_unit = ShardUnit::Bucket;  // what is cut into shards (shard_unit)
+  double gathered_ratio = 0;  // 0..1: stage 3, the share of the elements that stays resident over a step
   bool operator==(const ResidencyConfig&) const = default;
 };
 
-/// `offload`, zero_optimization.offload_optimizer, `aio`: where masters and optimizer states are between
-/// steps.
+/// Where a kind of state is to be: "none", "host", "disk", or "auto", what takes the least time within the
+/// budgets.
+enum class TierChoice { Device, Host, Disk, Auto };
+
+/// `offload`, zero_optimization.offload_param and offload_optimizer, `aio`, `gemini`: where states are while
+/// nobody uses them.
 struct OffloadConfig {
-  Tier optimizer = Tier::Device;  // "none", "host", "disk"
-  OffloadOptions how;             // path must be given for "disk"
+  TierChoice parameter = TierChoice::Device, gradient = TierChoice::Device, optimizer = TierChoice::Device;
+  std::optional<TierChoice> master;  // none: where optimizer states are
+  // Budgets of a rank for "auto"; -1: of memory there must be one, of the others no bound.
+  int64_t memory_bytes = -1;       // where it computes (memory): states, activations and buffers together
+  int64_t host_memory_bytes = -1;  // beside a device (host_memory)
+  int64_t disk_bytes = -1;         // of its file (disk_space)
+  // offload_param.buffer_count, buffer_size: of parameters on disk, shards of so many times so many elements
+  // are read ahead at most.
+  std::optional<int64_t> parameter_buffers, parameter_buffer_numel;
+  OffloadOptions how;  // path must be given for "disk"
+  bool is_auto() const;
+  bool uses_disk() const;  // as far as it is said
+  TierChoice master_choice() const { return master.value_or(optimizer); }
   bool operator==(const OffloadConfig&) const = default;
 };
 

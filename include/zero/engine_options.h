@@ -13,6 +13,7 @@
 #include "zero/lr_schedule.h"
 #include "zero/parameter_group.h"
 #include "zero/parameter_part.h"
+#include "zero/shard_unit.h"
 #include "zero/tier.h"
 
 namespace zero {
@@ -58,6 +59,11 @@ struct EngineOptions {
   // Parameters outside ModuleLists are grouped up to this size, elements. It decides which rank holds what,
   // and so the order in which the squares of the gradient norm are added.
   int64_t group_numel = 4LL << 20;
+  ShardUnit shard_unit = ShardUnit::Bucket;  // decides the same
+  // Stage 3: parameters of fewer elements are units of their own, which stay resident from their first use to
+  // the end of a step, beside the budget; of them the first ones, up to persistent_total_numel elements.
+  int64_t persistent_numel = 0;
+  int64_t persistent_total_numel = INT64_MAX;
   // On CPU, operators of any model that LibTorch computes slowly are computed by kernels of ours, with values
   // that agree to rounding (cpu_operators.h). Off: LibTorch's bits.
   bool cpu_operators = true;
@@ -75,9 +81,14 @@ struct EngineOptions {
   // Of a weight that is an embedding and an output layer too, the embedding's gradient is its rows, added in
   // place. Off: as autograd has it, two matrices and their sum.
   bool row_gradients = true;
+  // Stage 3: 0..1, the share of the elements that stay resident in the same way, in whole units, the first
+  // ones first.
+  double gathered_ratio = 0;
   // Where each unit's states are while nobody uses them: masters and optimizer states anywhere, others on the
   // device so far. States on disk pass through memory a piece at a time when the optimizer steps.
   StateTiers tiers = {};
+  // The same of single units, by their names in the plan, whatever `tiers` and the shares of `offload` say.
+  std::map<std::string, StateTiers> unit_tiers = {};
   OffloadOptions offload = {};
 };
 

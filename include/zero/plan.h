@@ -64,6 +64,7 @@ struct UnitLayout {
   int64_t padded_numel = 0;               // size of the slab: shard_ranks * shard_numel
   int64_t shard_numel = 0;                // elements one rank owns
   StateTiers tiers = {};                  // where its states are while nobody uses them
+  bool persistent = false;                // stage 3: resident until a step ends, beside the budget
   int64_t slab_bytes() const { return padded_numel * itemsize(dtype); }
 };
 

@@ -28,9 +28,13 @@ struct StateTiers {
 
 /// How states outside the device's memory are kept. Results are the same bits whatever it says.
 struct OffloadOptions {
-  // 0..1: of the trainable elements, the share whose masters and optimizer states go where StateTiers says,
-  // in whole units, the first ones first. Those of the rest stay in the device's memory.
+  // 0..1: of the trainable elements, the share whose gradients, masters and optimizer states go where
+  // StateTiers says, in whole units, the first ones first. Those of the rest stay in the device's memory.
   double ratio = 1;
+  double parameter_ratio = 1;  // the same of all elements and parameters
+  // StateTiers::parameter Disk: so many elements of all ranks stay in the host's memory, in whole units, the
+  // first ones first.
+  int64_t parameter_host_numel = 0;
   // Tier::Disk: an existing directory on a disk. Each rank has a file there, for its user alone and without a
   // name, of the size that `plan` says, which is taken at construction.
   std::string path = {};

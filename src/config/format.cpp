@@ -242,6 +242,13 @@ Format<int64_t> bytes() {
   return null_as<int64_t>(-1, format);
 }
 
+Format<TierChoice> tier_choice() {
+  return choice<TierChoice>({{"none", TierChoice::Device},
+                             {"host", TierChoice::Host},
+                             {"disk", TierChoice::Disk},
+                             {"auto", TierChoice::Auto}});
+}
+
 Format<Dtype> training_dtype() {
   Format<Dtype> format = choice<Dtype>({{"fp32", Dtype::f32},
                                         {"bf16", Dtype::bf16},

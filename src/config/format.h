@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/value.h"
+#include "zero/config_sections.h"
 #include "zero/dtype.h"
 
 namespace zero::config {
@@ -52,6 +53,9 @@ Format<std::array<double, 2>> pair_below_one();  // two numbers in [0, 1)
 
 /// Bytes: a whole number, "512MiB", "1.5 GB", or "all" (kAllBytes); null is -1.
 Format<int64_t> bytes();
+
+/// Where states are: "none", "host", "disk", "auto".
+Format<TierChoice> tier_choice();
 
 /// fp32 and bf16 under DeepSpeed's and PyTorch's names; fp16 is known and unsupported.
 Format<Dtype> training_dtype();

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "config/overrides.h"
 #include "config/parse.h"
@@ -38,20 +40,36 @@ std::string read_text(const std::string& path) {
 
 // Two keys for one field: an error if both are given; otherwise the field's own key has the place of its
 // shorthand.
-void join_shorthands(const config::Rows& rows, const std::string& path, Config& c, Problems& problems) {
-  auto& places = c.origin.places;
-  for (const config::Row& row : rows) {
-    const std::string full = config::join_path(path, row.name);
-    join_shorthands(row.keys, full, c, problems);
-    const auto given = places.find(full);
-    if (row.same_as.empty() || given == places.end()) continue;
-    const auto [other, added] = places.try_emplace(row.same_as, given->second);
-    if (added) continue;
-    problems.add(ErrorKind::Config, given->second,
-                 full + ": expected this or " + row.same_as + ", got both (" + other->second + ")",
-                 "remove one of the two");
+class Shorthands {
+ public:
+  Shorthands(Config& c, Problems& problems) : places_(c.origin.places), problems_(problems) {}
+
+  void join(const config::Rows& rows, const std::string& path) {
+    for (const config::Row& row : rows) {
+      const std::string full = config::join_path(path, row.name);
+      join(row.keys, full);
+      const auto given = places_.find(full);
+      if (row.same_as.empty() || given == places_.end()) continue;
+      const std::string place = given->second;
+      join(full, place, row.same_as, row.may_agree);
+      for (const std::string& key : row.also_sets) join(full, place, key, false);
+    }
   }
-}
+
+ private:
+  void join(const std::string& full, const std::string& place, const std::string& key, bool may_agree) {
+    const auto [other, added] = places_.try_emplace(key, place);
+    if (added && may_agree) agreed_.insert(key);
+    if (added || (may_agree && agreed_.contains(key))) return;
+    problems_.add(ErrorKind::Config, place,
+                  full + ": expected this or " + key + ", got both (" + other->second + ")",
+                  "remove one of the two");
+  }
+
+  std::map<std::string, std::string, std::less<>>& places_;
+  Problems& problems_;
+  std::set<std::string> agreed_;  // keys whose place is that of a shorthand with equals
+};
 
 Config build_config(const Value& root, std::string_view name) {
   Config c;
@@ -60,7 +78,7 @@ Config build_config(const Value& root, std::string_view name) {
   const config::Rows& rows = config::all_rows();
   config::Reader reader{problems, c.origin};
   config::read_section(reader, root, "", rows, false, c);
-  join_shorthands(rows, "", c, problems);
+  Shorthands(c, problems).join(rows, "");
   problems.throw_if_any();
   config::validate(c, problems);
   problems.throw_if_any();

@@ -99,7 +99,24 @@ int64_t tighter(int64_t bytes, std::optional<int64_t> numel, Dtype dtype) {
   return bytes < 0 ? other : std::min(bytes, other);
 }
 
+// The smaller of two sizes of a piece, as the step can be cut.
+int64_t piece_of(int64_t sub_group_numel, int64_t piece_numel) {
+  constexpr int64_t kBlock = kStateBlockNumel, kLeast = 1024;
+  const int64_t rounded = std::max(kLeast, (sub_group_numel + kBlock - 1) / kBlock * kBlock);
+  return std::min(rounded, piece_numel);
+}
+
 }  // namespace
+
+bool OffloadConfig::is_auto() const {
+  return parameter == TierChoice::Auto || gradient == TierChoice::Auto || optimizer == TierChoice::Auto ||
+         master_choice() == TierChoice::Auto;
+}
+
+bool OffloadConfig::uses_disk() const {
+  return parameter == TierChoice::Disk || gradient == TierChoice::Disk || optimizer == TierChoice::Disk ||
+         master_choice() == TierChoice::Disk || (is_auto() && !how.path.empty());
+}
 
 namespace config {
 void derive(Config& c) {
@@ -108,6 +125,8 @@ void derive(Config& c) {
   if (!p.grad_accum_dtype) p.grad_accum_dtype = Dtype::f32;
   c.residency.budget_bytes = tighter(c.residency.budget_bytes, c.zero.max_live_numel, *p.param_dtype);
   c.residency.prefetch_bytes = tighter(c.residency.prefetch_bytes, c.zero.prefetch_numel, *p.param_dtype);
+  if (c.zero.sub_group_numel)
+    c.offload.how.piece_numel = piece_of(*c.zero.sub_group_numel, c.offload.how.piece_numel);
   if (c.model.seed < 0) c.model.seed = c.run.seed;
   if (c.data.seed < 0) c.data.seed = c.run.seed;
   if (c.data.sequence_length == 0) c.data.sequence_length = c.model.context_length;

@@ -46,6 +46,26 @@ Key<S> shorthand(const std::string& name, T& (*at)(S&), Format<T> format, const 
   return key;
 }
 
+/// A shorthand of which DeepSpeed has several: they may be given together where they say the same.
+template <class S, class T>
+Key<S> shared_shorthand(const std::string& name, T& (*at)(S&), Format<T> format, const std::string& same_as,
+                        const std::string& doc) {
+  Key<S> key = shorthand(name, at, format, same_as, doc);
+  key.may_agree = true;
+  key.read = [at, print = format.print, read = key.read, same_as](Reader& reader, const Value& value,
+                                                                  const std::string& path, S& target) {
+    read(reader, value, path, target);
+    const Json given = print(at(target));
+    const auto [first, is_first] = reader.shared.try_emplace(same_as, path, given);
+    if (is_first || first->second.second == given) return;
+    reader.problems.add(ErrorKind::Config, value.place.text(),
+                        path + ": expected " + first->second.second.dump() + " as in " + first->second.first +
+                            ", got " + given.dump(),
+                        "give both the same value, or one of them");
+  };
+  return key;
+}
+
 template <class S>
 Key<S> also(Key<S> key, const std::vector<std::string>& aliases) {
   key.aliases = aliases;
@@ -159,6 +179,7 @@ Row scheduler_row();
 Rows own_rows();
 Row model_row();
 Row lora_row();
+Row gemini_row();
 Rows unsupported_rows();  // sections and top-level keys of DeepSpeed that this version does not do
 
 }  // namespace zero::config

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,8 @@ namespace zero::config {
 struct Reader {
   Problems& problems;
   ConfigOrigin& origin;
+  // Shorthands that may be given several times: by the key that they stand for, where first and its value.
+  std::map<std::string, std::pair<std::string, Json>> shared = {};
 
   void note(const Value& value, const std::string& path, const std::string& text);
   void wrong_value(const Value& value, const std::string& path, const std::string& expected,
@@ -41,6 +44,8 @@ struct Key {
   std::string default_text;               // JSON, of a row that is not printed
   Json schema = Json::object();           // JSON schema of the value; a section's is made from `keys`
   std::string same_as;                    // path of the key that this is another spelling of
+  std::vector<std::string> also_sets;     // paths of others whose fields it writes
+  bool may_agree = false;                 // another spelling may be given beside it, with the same value
   bool auto_is_default = false;           // section: the string "auto" keeps a key's default, as in DeepSpeed
 
   bool is_named(std::string_view word) const {

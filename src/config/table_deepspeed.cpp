@@ -58,14 +58,18 @@ Rows bucket_rows() {
 Rows zero_hint_rows() {
   const Format<int64_t> elements = integer(0);
   return {
-      hint<int64_t>("sub_group_size", integer(1), 1000000000, "the optimizer steps unit by unit"),
+      field("sub_group_size", ZERO_AT(zero.sub_group_numel), nullable(integer(1)),
+            "elements of a piece of the step, of a unit at most, rounded up to 256: with states on disk what "
+            "is in memory at a time; null: offload.piece_numel (DeepSpeed: 1e9)"),
       also(hint<int64_t>("stage3_max_reuse_distance", elements, 1000000000,
                          "the unit whose next use is farthest away is released first"),
            {"max_reuse_distance"}),
-      also(hint<int64_t>("stage3_param_persistence_threshold", elements, 100000, "every unit is sharded"),
+      also(field("stage3_param_persistence_threshold", ZERO_AT(zero.persistent_numel), elements,
+                 "parameters of fewer elements stay gathered from their first use to the end of a step "
+                 "(DeepSpeed: 1e5)"),
            {"param_persistence_threshold"}),
-      also(hint<int64_t>("stage3_model_persistence_threshold", integer(0, INT64_MAX), INT64_MAX,
-                         "every unit is sharded"),
+      also(field("stage3_model_persistence_threshold", ZERO_AT(zero.persistent_total_numel),
+                 integer(0, INT64_MAX), "of these the first ones, up to so many elements in all"),
            {"model_persistence_threshold"}),
       also(hint<int64_t>("stage3_module_granularity_threshold", elements, 0, "units follow the module tree"),
            {"module_granularity_threshold"}),
@@ -82,53 +86,27 @@ Rows zero_hint_rows() {
   };
 }
 
-Row offload_row(const std::string& name, std::vector<std::string> others) {
-  OffSection section{name, "device", {"none", nullptr}, std::move(others), "parameters are not offloaded",
-                     true};
-  return off(section);
+Format<TierChoice> device_of_offload() {
+  return null_as(TierChoice::Device,
+                 choice<TierChoice>(
+                     {{"none", TierChoice::Device}, {"cpu", TierChoice::Host}, {"nvme", TierChoice::Disk}}));
 }
 
-Format<Tier> device_of_offload() {
-  return null_as(Tier::Device,
-                 choice<Tier>({{"none", Tier::Device}, {"cpu", Tier::Host}, {"nvme", Tier::Disk}}));
-}
-
-// The old switch.
-Format<Tier> host_or_not() {
-  Format<Tier> format;
+// The old switches.
+Format<TierChoice> host_or_not() {
+  Format<TierChoice> format;
   format.expected = "true, false or null";
-  format.parse = [](const Value& value, Tier& out) {
+  format.parse = [](const Value& value, TierChoice& out) {
     if (value.kind != Value::Kind::Bool && value.kind != Value::Kind::Null) return false;
-    out = value.kind == Value::Kind::Bool && value.boolean ? Tier::Host : Tier::Device;
+    out = value.kind == Value::Kind::Bool && value.boolean ? TierChoice::Host : TierChoice::Device;
     return true;
   };
-  format.print = [](const Tier& tier) { return Json(tier == Tier::Host); };
+  format.print = [](const TierChoice& tier) { return Json(tier == TierChoice::Host); };
   return format;
 }
 
-Row offload_optimizer_row() {
-  const auto like = [](const std::string& name, auto at, auto format, const std::string& key,
-                       const std::string& doc) {
-    return shorthand(name, at, std::move(format), "offload." + key, doc + " (offload." + key + ")");
-  };
-  Row row = section<Config>(
-      "offload_optimizer",
-      {like("device", ZERO_AT(offload.optimizer), device_of_offload(), "optimizer", "cpu is host, nvme disk"),
-       like("nvme_path", ZERO_AT(offload.how.path), null_as<std::string>("", text()), "path",
-            "directory on a disk"),
-       like("ratio", ZERO_AT(offload.how.ratio), number_within(0, 1), "ratio", "share that is offloaded"),
-       like("buffer_count", ZERO_AT(offload.how.buffer_count), count(2, 1024), "buffer_count",
-            "pieces in memory at a time"),
-       like("pin_memory", ZERO_AT(offload.how.pin_memory), boolean(), "pin_memory",
-            "page-locked memory (DeepSpeed: false)"),
-       like("pipeline_read", ZERO_AT(offload.how.read_ahead), boolean(), "read_ahead",
-            "read while computing (DeepSpeed: false)"),
-       like("pipeline_write", ZERO_AT(offload.how.write_behind), boolean(), "write_behind",
-            "write while computing (DeepSpeed: false)"),
-       hint("fast_init", boolean(), false, "states begin as zeros that are never written"),
-       hint("cpuadam_cores_perc", number_within(0, 1), 0.8, "every rank uses its own threads"),
-       off("super_offload", {false}, "the step waits for the gradient's norm")},
-      true);
+// An object, or null for none.
+Row or_null(Row row) {
   row.read = [read_object = row.read](Reader& reader, const Value& value, const std::string& path,
                                       Config& config) {
     if (value.kind != Value::Kind::Null) read_object(reader, value, path, config);
@@ -136,10 +114,62 @@ Row offload_optimizer_row() {
   return row;
 }
 
+// What both sections have: one file a rank holds what either puts on a disk.
+Row nvme_path() {
+  return shared_shorthand("nvme_path", ZERO_AT(offload.how.path), null_as<std::string>("", text()),
+                          "offload.path", "directory on a disk (offload.path)");
+}
+Row pin_memory() {
+  return shared_shorthand("pin_memory", ZERO_AT(offload.how.pin_memory), boolean(), "offload.pin_memory",
+                          "page-locked memory (offload.pin_memory)");
+}
+
+Row offload_param_row() {
+  return or_null(section<Config>(
+      "offload_param",
+      {shorthand("device", ZERO_AT(offload.parameter), device_of_offload(), "offload.parameter",
+                 "cpu is host, nvme disk (offload.parameter)"),
+       nvme_path(),
+       field("buffer_count", ZERO_AT(offload.parameter_buffers), nullable(integer(1, 1024)),
+             "of parameters on disk, elements of a rank that are read ahead: at most this times buffer_size; "
+             "null: 5"),
+       field("buffer_size", ZERO_AT(offload.parameter_buffer_numel), nullable(integer(1, int64_t{1} << 32)),
+             "elements; null: the prefetch alone bounds what is read ahead (DeepSpeed: 1e8)"),
+       shorthand(
+           "max_in_cpu", ZERO_AT(offload.how.parameter_host_numel), integer(0),
+           "offload.parameter_host_numel",
+           "nvme: elements that stay in the host's memory (offload.parameter_host_numel; DeepSpeed: 1e9)"),
+       pin_memory()},
+      true));
+}
+
+Row offload_optimizer_row() {
+  const auto like = [](const std::string& name, auto at, auto format, const std::string& key,
+                       const std::string& doc) {
+    return shorthand(name, at, std::move(format), "offload." + key, doc + " (offload." + key + ")");
+  };
+  return or_null(section<Config>(
+      "offload_optimizer",
+      {like("device", ZERO_AT(offload.optimizer), device_of_offload(), "optimizer", "cpu is host, nvme disk"),
+       nvme_path(),
+       like("ratio", ZERO_AT(offload.how.ratio), number_within(0, 1), "ratio", "share that is offloaded"),
+       like("buffer_count", ZERO_AT(offload.how.buffer_count), count(2, 1024), "buffer_count",
+            "pieces in memory at a time"),
+       pin_memory(),
+       like("pipeline_read", ZERO_AT(offload.how.read_ahead), boolean(), "read_ahead",
+            "read while computing (DeepSpeed: false)"),
+       like("pipeline_write", ZERO_AT(offload.how.write_behind), boolean(), "write_behind",
+            "write while computing (DeepSpeed: false)"),
+       hint("fast_init", boolean(), false, "states begin as zeros that are never written"),
+       hint("cpuadam_cores_perc", number_within(0, 1), 0.8, "every rank uses its own threads"),
+       off("super_offload", {false}, "the step waits for the gradient's norm")},
+      true));
+}
+
 Rows zero_off_rows() {
   const std::vector<Json> no{false};
   return {
-      offload_row("offload_param", {"nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory"}),
+      offload_param_row(),
       offload_optimizer_row(),
       off("zenflow", {nullptr}, "no ZenFlow"),
       off("round_robin_gradients", no, "gradients are not copied to the CPU"),
@@ -164,9 +194,11 @@ Rows zero_off_rows() {
       off("legacy_stage1", no, ""),
       shorthand("cpu_offload", ZERO_AT(offload.optimizer), host_or_not(), "offload.optimizer",
                 "true: host (offload.optimizer)"),
-      off("cpu_offload_param", {false, nullptr}, "parameters are not offloaded"),
-      shorthand("cpu_offload_use_pin_memory", ZERO_AT(offload.how.pin_memory), null_as(true, boolean()),
-                "offload.pin_memory", "page-locked memory (offload.pin_memory)"),
+      shorthand("cpu_offload_param", ZERO_AT(offload.parameter), host_or_not(), "offload.parameter",
+                "true: host (offload.parameter)"),
+      shared_shorthand("cpu_offload_use_pin_memory", ZERO_AT(offload.how.pin_memory),
+                       null_as(true, boolean()), "offload.pin_memory",
+                       "page-locked memory (offload.pin_memory)"),
   };
 }
 

@@ -117,20 +117,45 @@ Row residency_row() {
        field("split_master", ZERO_AT(residency.split_master), boolean(),
              "of an fp32 master keep only the 16 bits that a bf16 parameter lacks"),
        field("group_numel", ZERO_AT(residency.group_numel), integer(1),
-             "elements; parameters outside lists are grouped into units up to this")});
+             "elements; parameters outside lists are grouped into units up to this"),
+       field("shard_unit", ZERO_AT(residency.shard_unit),
+             choice<ShardUnit>({{"bucket", ShardUnit::Bucket}, {"tensor", ShardUnit::Tensor}}),
+             "what is cut into a part a rank: a block's parameters together, or each parameter by itself"),
+       field("gathered", ZERO_AT(residency.gathered_ratio), number_within(0, 1),
+             "stage 3: share of the elements that stay resident over a step, in whole units, beside the "
+             "budget")});
 }
 
 Row offload_row() {
-  const auto tiers =
-      choice<Tier>({{"none", Tier::Device}, {"host", Tier::Host}, {"disk", Tier::Disk}}, {"auto"});
+  const Format<int64_t> elements = integer(0);
   return section<Config>(
       "offload",
-      {field("optimizer", ZERO_AT(offload.optimizer), tiers,
-             "where masters and optimizer states are between steps; host: on CPU the same memory as none"),
+      {field("parameter", ZERO_AT(offload.parameter), tier_choice(),
+             "where a rank's part of the parameters is while no slab holds it, at stage 3; host: on CPU the "
+             "same memory as none; auto: see memory"),
+       field("gradient", ZERO_AT(offload.gradient), tier_choice(),
+             "where summed gradients are between their unit's backward and the step"),
+       field("master", ZERO_AT(offload.master), nullable(tier_choice()),
+             "where masters are between steps; null: where optimizer states are"),
+       field("optimizer", ZERO_AT(offload.optimizer), tier_choice(),
+             "where optimizer states are between steps"),
+       field(
+           "memory", ZERO_AT(offload.memory_bytes), bytes(),
+           "auto: of a rank, where it computes, for states, activations and buffers together; what is moved "
+           "away is what costs the least"),
+       field("host_memory", ZERO_AT(offload.host_memory_bytes), bytes(),
+             "auto: of the host's memory beside a device, of a rank; null: no bound"),
+       field("disk_space", ZERO_AT(offload.disk_bytes), bytes(), "auto: of a rank's file; null: no bound"),
        field("path", ZERO_AT(offload.how.path), text(),
              "directory on a disk, for files without a name; disk needs it"),
-       field("ratio", ZERO_AT(offload.how.ratio), number_within(0, 1),
-             "share of the elements that are offloaded, in whole units; the others stay"),
+       field(
+           "ratio", ZERO_AT(offload.how.ratio), number_within(0, 1),
+           "share of the trainable elements whose gradients, masters and optimizer states are offloaded, in "
+           "whole units, the first ones first; the others stay"),
+       field("parameter_ratio", ZERO_AT(offload.how.parameter_ratio), number_within(0, 1),
+             "share of the elements whose parameters are offloaded, likewise"),
+       field("parameter_host_numel", ZERO_AT(offload.how.parameter_host_numel), elements,
+             "parameter disk: so many elements, of all ranks, stay in the host's memory"),
        field("buffer_count", ZERO_AT(offload.how.buffer_count), count(2, 1024),
              "pieces of states in memory at a time"),
        field("piece_numel", ZERO_AT(offload.how.piece_numel), integer(1024, int64_t{1} << 32),
@@ -225,6 +250,7 @@ Rows own_rows() {
           residency_row(),
           offload_row(),
           aio_row(),
+          gemini_row(),
           activation_checkpointing_row(),
           field("cpu_operators", ZERO_AT(cpu_operators), boolean(),
                 "on CPU, kernels of our own for attention, GELU and products of bf16, the same to rounding; "

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/glob.h"
+#include "config/format.h"
 #include "zero/placement.h"
 
 namespace zero::config {
@@ -54,13 +55,59 @@ void check_heads(const Config& c, Checks& checks) {
                 "more than low_freq_factor " + to_string(s.low_freq_factor), to_string(s.high_freq_factor));
 }
 
+std::string word(TierChoice choice) { return in_quotes(tier_choice().print(choice).get<std::string>()); }
+
+void check_budgets(const Config& c, Checks& checks) {
+  const OffloadConfig& offload = c.offload;
+  checks.expect(!offload.is_auto() || offload.memory_bytes > 0, "offload.memory", "bytes with \"auto\"",
+                offload.memory_bytes < 0 ? "null" : to_string(offload.memory_bytes),
+                "say what memory a rank may take, or where each kind is to be");
+  for (const auto& [budget, key] : {std::pair{offload.memory_bytes, "offload.memory"},
+                                    {offload.host_memory_bytes, "offload.host_memory"},
+                                    {offload.disk_bytes, "offload.disk_space"}})
+    checks.expect(offload.is_auto() || budget < 0, key, "null where no kind is \"auto\"", to_string(budget),
+                  "let offload.optimizer be \"auto\"");
+}
+
+// ColossalAI has no stages: its fractions are of one that shards everything.
+void check_gemini(const Config& c, Checks& checks) {
+  const auto is_given = [&](const std::string& key) { return c.origin.places.contains("gemini." + key); };
+  const double sharded = 1 - c.residency.gathered_ratio;
+  const bool all_away = sharded == 1 && c.offload.optimizer == TierChoice::Host && c.offload.how.ratio == 1;
+  checks.expect(!is_given("offload_param_frac") || c.offload.parameter == TierChoice::Device || all_away,
+                "gemini.offload_param_frac", "0 unless shard_param_frac and offload_optim_frac are 1",
+                to_string(c.offload.how.parameter_ratio), "set both to 1, or use offload.parameter");
+  checks.expect(
+      !is_given("shard_param_frac") || sharded == 1 || c.zero.stage == stage_that_shards_parameters(),
+      "gemini.shard_param_frac", "1 below stage 3, which alone shards parameters", to_string(sharded),
+      "set zero_optimization.stage to 3");
+}
+
 void check_offload(const Config& c, Checks& checks) {
   const OffloadConfig& offload = c.offload;
-  checks.expect(offload.optimizer != Tier::Disk || !offload.how.path.empty(), "offload.optimizer",
-                "\"none\" or \"host\" without offload.path", "\"disk\"",
-                "let offload.path name an existing directory on a disk, which you may write to");
+  const std::pair<TierChoice, const char*> kinds[] = {{offload.parameter, "offload.parameter"},
+                                                      {offload.gradient, "offload.gradient"},
+                                                      {offload.master_choice(), "offload.master"},
+                                                      {offload.optimizer, "offload.optimizer"}};
+  for (const auto& [kind, key] : kinds) {
+    const bool follows = key == std::string_view("offload.master") && !offload.master;
+    checks.expect(kind != TierChoice::Disk || !offload.how.path.empty() || follows, key,
+                  "\"none\" or \"host\" without offload.path", "\"disk\"",
+                  "let offload.path name an existing directory on a disk, which you may write to");
+  }
+  const bool sharded = c.zero.stage == stage_that_shards_parameters();
+  checks.expect(
+      sharded || offload.parameter == TierChoice::Device || offload.parameter == TierChoice::Auto,
+      "offload.parameter",
+      "\"none\" at stage " + to_string(c.zero.stage) + ", where every rank computes with all of them",
+      word(offload.parameter), "set zero_optimization.stage to 3");
+  checks.expect(offload.how.parameter_host_numel == 0 || offload.parameter == TierChoice::Disk,
+                "offload.parameter_host_numel", "0 unless offload.parameter is \"disk\"",
+                to_string(offload.how.parameter_host_numel));
   checks.expect(offload.how.block_bytes % 4096 == 0, "offload.block_bytes", "a multiple of 4096",
                 to_string(offload.how.block_bytes));
+  check_budgets(c, checks);
+  check_gemini(c, checks);
 }
 
 void check_model_and_data(const Config& c, Checks& checks) {

@@ -1,5 +1,6 @@
 #include "plan/config_options.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -12,6 +13,12 @@ Dtype trained_type(const Config& config, const char* key, Dtype dtype) {
   require(dtype == Dtype::f32 || dtype == Dtype::bf16, ErrorKind::Unsupported, config.place(key),
           std::string(key) + ": the engine trains in fp32 or bf16, not in " + std::string(to_string(dtype)));
   return dtype;
+}
+
+// What is left to choose stays where it is until it is chosen (tier_plan.h).
+Tier tier_of(TierChoice choice) {
+  if (choice == TierChoice::Host) return Tier::Host;
+  return choice == TierChoice::Disk ? Tier::Disk : Tier::Device;
 }
 
 std::vector<ParameterGroup> groups_of(const Config& config) {
@@ -54,8 +61,22 @@ EngineOptions options_from_config(const Config& config, int ranks) {
   options.split_master = config.residency.split_master;
   options.group_numel = config.residency.group_numel;
   options.cpu_operators = config.cpu_operators;
-  options.tiers.master = options.tiers.optimizer = config.offload.optimizer;
+  options.shard_unit = config.residency.shard_unit;
+  options.gathered_ratio = config.residency.gathered_ratio;
+  options.persistent_numel = config.zero.persistent_numel;
+  options.persistent_total_numel = config.zero.persistent_total_numel;
+  options.tiers = {.parameter = tier_of(config.offload.parameter),
+                   .gradient = tier_of(config.offload.gradient),
+                   .master = tier_of(config.offload.master_choice()),
+                   .optimizer = tier_of(config.offload.optimizer)};
   options.offload = config.offload.how;
+  if (options.tiers.parameter == Tier::Disk && config.offload.parameter_buffer_numel) {
+    constexpr int64_t kBuffers = 5;  // DeepSpeed's
+    const int group = config.parallel.shard_group_ranks == 0 ? ranks : config.parallel.shard_group_ranks;
+    const int64_t shard_numel =
+        config.offload.parameter_buffers.value_or(kBuffers) * *config.offload.parameter_buffer_numel;
+    options.prefetch_bytes = std::min(options.prefetch_bytes, shard_numel * group * itemsize(*options.dtype));
+  }
   options.overlap = config.zero.overlap_comm.value_or(options.overlap);
   return options;
 }

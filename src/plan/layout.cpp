@@ -44,12 +44,15 @@ std::string common_path(const std::string& a, const std::string& b) {
 // Walks the tree in module order and cuts it into chunks.
 class Grouping {
  public:
-  explicit Grouping(int64_t group_numel) : group_numel_(group_numel) {}
+  Grouping(int64_t group_numel, ShardUnit shard_unit) : group_numel_(group_numel), shard_unit_(shard_unit) {}
 
   void walk(const ModuleSpec& module) {
+    const bool by_tensor = shard_unit_ == ShardUnit::Tensor;
     for (const ParameterSpec& parameter : module.parameters)
-      if (auto entry = place(parameter, module.name)) add_loose(*entry);
-    for (const ModuleSpec& child : module.children) module.is_list ? add_element(child) : walk(child);
+      if (auto entry = place(parameter, module.name))
+        by_tensor ? chunks.push_back({parameter.name, {*entry}}) : add_loose(*entry);
+    for (const ModuleSpec& child : module.children)
+      module.is_list && !by_tensor ? add_element(child) : walk(child);
     if (module.is_list) close_group();
   }
 
@@ -117,6 +120,7 @@ class Grouping {
   }
 
   int64_t group_numel_;
+  ShardUnit shard_unit_;
   Chunk group_;
   int64_t group_total_ = 0;
   std::set<std::string> names_;
@@ -140,14 +144,16 @@ class UnitBuilder {
     for (size_t index : chunk.entries) {
       const Entry& entry = entries[index];
       Dtype dtype = dtype_of(*entry.spec);
+      const bool persistent = is_persistent(entry);
       auto part = std::find_if(parts.begin(), parts.end(), [&](const UnitLayout& unit) {
-        return unit.dtype == dtype && unit.trainable == entry.trainable;
+        return unit.dtype == dtype && unit.trainable == entry.trainable && unit.persistent == persistent;
       });
       if (part == parts.end()) {
         parts.emplace_back();
         part = parts.end() - 1;
         part->dtype = dtype;
         part->trainable = entry.trainable;
+        part->persistent = persistent;
       }
       append(*part, entry);
     }
@@ -162,17 +168,26 @@ class UnitBuilder {
   std::vector<UnitLayout> units;
 
  private:
+  bool is_persistent(const Entry& entry) {
+    const int64_t left = options_.persistent_total_numel - persistent_;
+    if (entry.numel >= options_.persistent_numel || entry.numel > left) return false;
+    persistent_ += entry.numel;
+    return true;
+  }
+
   Dtype dtype_of(const ParameterSpec& spec) const {
     return dtype_of_floats_ && is_floating(spec.dtype) ? *dtype_of_floats_ : spec.dtype;
   }
 
   static std::string suffix(const UnitLayout& unit, const std::vector<UnitLayout>& parts) {
-    bool dtypes = false, frozen = false;
+    bool dtypes = false, frozen = false, persistent = false;
     for (const UnitLayout& other : parts) {
       dtypes |= other.dtype != unit.dtype;
       frozen |= !unit.trainable && other.trainable;
+      persistent |= unit.persistent && !other.persistent;
     }
-    return (dtypes ? "#" + std::string(to_string(unit.dtype)) : "") + (frozen ? "#frozen" : "");
+    return (dtypes ? "#" + std::string(to_string(unit.dtype)) : "") + (frozen ? "#frozen" : "") +
+           (persistent ? "#persistent" : "");
   }
 
   void append(UnitLayout& unit, const Entry& entry) const {
@@ -217,7 +232,7 @@ class UnitBuilder {
 
   LayoutOptions options_;
   const Dtype* dtype_of_floats_;
-  int64_t total_ = 0;
+  int64_t total_ = 0, persistent_ = 0;
   std::set<std::string> chunk_names_, unit_names_;
 };
 
@@ -228,6 +243,10 @@ void check(const LayoutOptions& options, const Dtype* dtype_of_floats) {
   at_least_one(options.shard_ranks, "shard_ranks");
   at_least_one(options.alignment_numel, "alignment_numel");
   at_least_one(options.group_numel, "group_numel");
+  require(options.persistent_numel >= 0 && options.persistent_total_numel >= 0, ErrorKind::Config,
+          "persistent_numel",
+          "expected 0 or more elements, got " + std::to_string(options.persistent_numel) + " of " +
+              std::to_string(options.persistent_total_numel));
   require(options.alignment_numel <= kMaxAlignmentNumel / options.shard_ranks, ErrorKind::Config,
           "alignment_numel",
           std::to_string(options.alignment_numel) + " elements on each of " +
@@ -256,7 +275,7 @@ int64_t ParameterSpec::numel() const {
 std::vector<UnitLayout> make_layout(const ModuleSpec& root, const LayoutOptions& options,
                                     const Dtype* dtype_of_floats) {
   check(options, dtype_of_floats);
-  Grouping grouping(options.group_numel);
+  Grouping grouping(options.group_numel, options.shard_unit);
   grouping.walk(root);
   grouping.close_group();
   UnitBuilder builder(options, dtype_of_floats);

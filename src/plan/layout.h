@@ -2,6 +2,7 @@
 // Cuts a module tree into units and shards.
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "zero/plan.h"
@@ -12,13 +13,20 @@ struct LayoutOptions {
   int shard_ranks = 1;           // ranks that share a slab; >= 1
   int64_t alignment_numel = 32;  // every parameter and shard starts at a multiple of it (64 bytes in bf16)
   int64_t group_numel = 4 * 1024 * 1024;  // parameters outside lists are grouped into units up to this size
+  ShardUnit shard_unit = ShardUnit::Bucket;
+  // Trainable or frozen parameters of fewer elements are persistent, the first ones up to so many elements
+  // in all.
+  int64_t persistent_numel = 0;
+  int64_t persistent_total_numel = std::numeric_limits<int64_t>::max();
 };
 
 /// Splits a module tree into units, in module order, first touched first:
 /// - each element of an outermost ModuleList/Sequential is a unit (nested lists belong to their element);
 /// - parameters outside lists are grouped in order up to group_numel (a larger one is a unit alone), never
 ///   across a list; such a unit is named after the longest common module path, made unique ("": "root");
-/// - a unit holds one dtype and one trainability: a module with several becomes several units;
+/// - ShardUnit::Tensor: every parameter is a unit instead, of its own name;
+/// - a unit holds one dtype and one trainability, and persistent parameters or others: a module with several
+///   becomes several units;
 /// - tied parameters stand where their first name stands; trainable if any of the names says so;
 /// - units without elements (only zero-sized parameters) stay, with padded_numel 0.
 /// `dtype_of_floats`, if not null, replaces the dtype of every floating-point parameter first (the compute

@@ -50,15 +50,25 @@ void check_shards(const EngineOptions& options, const RankPlaces& places) {
           "choose a divisor of the ranks, or 0 for all of them");
 }
 
-void check_offload(const EngineOptions& options) {
-  const StateTiers& tiers = options.tiers;
+void check_tiers(const StateTiers& tiers) {
   for (const auto& [tier, kind] : {std::pair{tiers.parameter, "parameters"}, {tiers.gradient, "gradients"}})
     require(tier == Tier::Device, ErrorKind::Unsupported, kind,
             "cannot be in tier " + std::string(to_string(tier)),
             "this version offloads masters and optimizer states");
+}
+
+void check_offload(const EngineOptions& options) {
+  const StateTiers& tiers = options.tiers;
+  check_tiers(tiers);
+  for (const auto& [name, unit] : options.unit_tiers) check_tiers(unit);
   const OffloadOptions& offload = options.offload;
-  require(offload.ratio >= 0 && offload.ratio <= 1, ErrorKind::Config, "offload.ratio",
-          "expected a number from 0 to 1, got " + std::to_string(offload.ratio));
+  for (const auto& [ratio, name] : {std::pair{offload.ratio, "offload.ratio"},
+                                    {offload.parameter_ratio, "offload.parameter_ratio"},
+                                    {options.gathered_ratio, "gathered_ratio"}})
+    require(ratio >= 0 && ratio <= 1, ErrorKind::Config, name,
+            "expected a number from 0 to 1, got " + std::to_string(ratio));
+  check_range(offload.parameter_host_numel, 0, std::numeric_limits<int64_t>::max(),
+              "offload.parameter_host_numel");
   check_range(offload.buffer_count, 2, 1024, "offload.buffer_count");
   check_range(offload.piece_numel, 1024, int64_t{1} << 32, "offload.piece_numel");
   require(offload.piece_numel % kStateBlockNumel == 0, ErrorKind::Config, "offload.piece_numel",
@@ -70,7 +80,9 @@ void check_offload(const EngineOptions& options) {
               std::to_string(offload.block_bytes));
   check_range(offload.queue_depth, 1, 4096, "offload.queue_depth");
   check_range(offload.threads, 1, 256, "offload.threads");
-  const bool on_disk = tiers.master == Tier::Disk || tiers.optimizer == Tier::Disk;
+  bool on_disk = tiers.master == Tier::Disk || tiers.optimizer == Tier::Disk;
+  for (const auto& [name, unit] : options.unit_tiers)
+    on_disk |= unit.master == Tier::Disk || unit.optimizer == Tier::Disk;
   require(!on_disk || !offload.path.empty(), ErrorKind::Config, "offload.path",
           "states are to be on disk, but no directory is given", "name an existing directory on a disk");
 }
@@ -127,7 +139,8 @@ int64_t resolve_budget(const Plan& plan, const EngineOptions& options) {
   // What computes, what is fetched meanwhile, and what both ends of a model read and so stays between.
   constexpr size_t kUnits = 3;
   std::vector<int64_t> slab_bytes;
-  for (const UnitLayout& unit : plan.units) slab_bytes.push_back(unit.slab_bytes());
+  for (const UnitLayout& unit : plan.units)
+    if (!unit.persistent) slab_bytes.push_back(unit.slab_bytes());
   std::sort(slab_bytes.begin(), slab_bytes.end(), std::greater<>());
   slab_bytes.resize(std::min(kUnits, slab_bytes.size()));
   return std::accumulate(slab_bytes.begin(), slab_bytes.end(), int64_t{0});
@@ -136,9 +149,13 @@ int64_t resolve_budget(const Plan& plan, const EngineOptions& options) {
 int64_t gather_window(const Plan& plan) {
   // A rank alone owns its slabs: there is nothing to gather.
   if (plan.placements.parameter != Placement::Shard || plan.shard_ranks == 1) return 0;
-  int64_t largest = 0;
-  for (const UnitLayout& unit : plan.units) largest = std::max(largest, unit.slab_bytes());
-  return std::min(std::max(plan.budget_bytes, largest), all_slab_bytes(plan.units));
+  int64_t largest = 0, persistent = 0;
+  for (const UnitLayout& unit : plan.units) {
+    if (!unit.persistent) largest = std::max(largest, unit.slab_bytes());
+    if (unit.persistent) persistent += unit.slab_bytes();
+  }
+  const int64_t others = all_slab_bytes(plan.units) - persistent;
+  return persistent + std::min(std::max(plan.budget_bytes, largest), others);
 }
 
 int64_t bucket_bytes(const Plan& plan) {
@@ -194,20 +211,49 @@ void add_disk(const Plan& plan, RankPlan& rank) {
   rank.ring_bytes = largest * plan.offload.buffer_count;
 }
 
-// Offloads whole units, the first ones first, until they have offload.ratio of the trainable elements.
+// Whole units, the first ones first, until they have a share of the elements of all that count.
+template <class Counts, class Take>
+void take_share(std::vector<UnitLayout>& units, double share, Counts counts, Take take) {
+  double all = 0, taken = 0;
+  for (const UnitLayout& unit : units) all += counts(unit) ? static_cast<double>(unit.numel) : 0;
+  for (UnitLayout& unit : units) {
+    // Half of a unit's elements decide: a share of 1 takes all, of 0 none.
+    const auto numel = static_cast<double>(unit.numel);
+    if (!counts(unit) || taken + numel / 2 >= all * share) continue;
+    take(unit);
+    taken += numel;
+  }
+}
+
+void place_by_name(Plan& plan, const EngineOptions& options) {
+  for (const auto& [name, tiers] : options.unit_tiers) {
+    const auto unit = std::find_if(plan.units.begin(), plan.units.end(),
+                                   [&](const UnitLayout& layout) { return layout.name == name; });
+    require(unit != plan.units.end(), ErrorKind::Config, "unit_tiers",
+            "no unit of the plan is named \"" + name + "\"");
+    unit->tiers = tiers;
+  }
+}
+
 void place_units(Plan& plan, const EngineOptions& options) {
   plan.offload = options.offload;
-  double trainable = 0, placed = 0;
-  for (const UnitLayout& unit : plan.units) trainable += unit.trainable ? static_cast<double>(unit.numel) : 0;
-  for (UnitLayout& unit : plan.units) {
-    if (!unit.trainable) continue;
-    // Half of a unit's elements decide: a ratio of 1 takes all, of 0 none.
-    const auto numel = static_cast<double>(unit.numel);
-    if (placed + numel / 2 < trainable * options.offload.ratio) {
-      unit.tiers = options.tiers;
-      placed += numel;
-    }
-  }
+  const auto any = [](const UnitLayout&) { return true; };
+  take_share(
+      plan.units, options.offload.ratio, [](const UnitLayout& unit) { return unit.trainable; },
+      [&](UnitLayout& unit) {
+        unit.tiers = options.tiers;
+        unit.tiers.parameter = Tier::Device;
+      });
+  int64_t on_host = 0;
+  take_share(plan.units, options.offload.parameter_ratio, any, [&](UnitLayout& unit) {
+    const bool stays =
+        options.tiers.parameter == Tier::Disk && unit.numel <= options.offload.parameter_host_numel - on_host;
+    if (stays) on_host += unit.numel;
+    unit.tiers.parameter = stays ? Tier::Host : options.tiers.parameter;
+  });
+  place_by_name(plan, options);
+  if (plan.placements.parameter != Placement::Shard) return;
+  take_share(plan.units, options.gathered_ratio, any, [](UnitLayout& unit) { unit.persistent = true; });
 }
 
 RankPlan bytes_of(const Plan& plan, bool on_cpu) {
@@ -295,11 +341,15 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
   check(options, places, optimizer);
   Plan plan = decide(options, places, optimizer);
   const std::optional<Dtype> dtype = options.dtype;
-  plan.units = make_layout(root,
-                           {.shard_ranks = plan.shard_ranks,
-                            .alignment_numel = std::max(alignment_numel, optimizer.block_numel),
-                            .group_numel = options.group_numel},
-                           dtype ? &*dtype : nullptr);
+  plan.units = make_layout(
+      root,
+      {.shard_ranks = plan.shard_ranks,
+       .alignment_numel = std::max(alignment_numel, optimizer.block_numel),
+       .group_numel = options.group_numel,
+       .shard_unit = options.shard_unit,
+       .persistent_numel = plan.placements.parameter == Placement::Shard ? options.persistent_numel : 0,
+       .persistent_total_numel = options.persistent_total_numel},
+      dtype ? &*dtype : nullptr);
   place_units(plan, options);
   plan.communication_dtype = resolve_wire(plan, options);
   plan.budget_bytes = resolve_budget(plan, options);

@@ -24,8 +24,9 @@ ResidencyPolicy::ResidencyPolicy(const ResidencyOptions& options)
   require(prefetch_bytes_ >= 0, ErrorKind::Config, "prefetch_bytes",
           "expected >= 0, got " + std::to_string(prefetch_bytes_));
   for (int i = 0; i < std::ssize(options.unit_bytes); ++i)
-    units_.push_back(
-        {.bytes = options.unit_bytes[i], .lasting = !options.lasting.empty() && options.lasting[i] != 0});
+    units_.push_back({.bytes = options.unit_bytes[i],
+                      .lasting = !options.lasting.empty() && options.lasting[i] != 0,
+                      .persistent = !options.persistent.empty() && options.persistent[i] != 0});
   for (PassState& pass : passes_) pass.positions.resize(units_.size());
   state(Pass::Evaluate).values_last = true;
 }
@@ -53,7 +54,7 @@ ResidencyPolicy::Actions ResidencyPolicy::touch(std::span<const int> units) {
       ahead_bytes_ -= needed.bytes;
     }
     if (needed.resident) continue;
-    make_room(needed.bytes, units, actions);
+    make_room(charged_bytes(unit), units, actions);
     fetch(unit, false, actions);
   }
   prefetch(units, actions);
@@ -106,7 +107,9 @@ void ResidencyPolicy::set_resident(int unit, bool resident) {
   Unit& changed = units_[unit];
   if (changed.resident == resident) return;
   changed.resident = resident;
-  resident_bytes_ += resident ? changed.bytes : -changed.bytes;
+  const int64_t more = resident ? changed.bytes : -changed.bytes;
+  resident_bytes_ += more;
+  if (changed.persistent) persistent_bytes_ += more;
   if (!resident && changed.ahead) {
     changed.ahead = false;
     ahead_bytes_ -= changed.bytes;
@@ -143,12 +146,13 @@ int64_t ResidencyPolicy::next_use(int unit, int64_t from) const {
 // use first, then least recently touched. Those of `keep` are never chosen. May free less than is needed.
 std::vector<int> ResidencyPolicy::victims(int64_t bytes, int64_t from, std::span<const int> keep) const {
   if (budget_bytes_ == kNever) return {};
-  int64_t excess = resident_bytes_ + bytes - budget_bytes_;
+  int64_t excess = resident_bytes_ - persistent_bytes_ + bytes - budget_bytes_;
   if (excess <= 0) return {};
   std::vector<std::pair<int64_t, int>> candidates;
   for (int i = 0; i < std::ssize(units_); ++i) {
     const Unit& unit = units_[i];
-    if (unit.resident && unit.bytes > 0 && !contains(keep, i)) candidates.emplace_back(next_use(i, from), i);
+    if (unit.resident && charged_bytes(i) > 0 && !contains(keep, i))
+      candidates.emplace_back(next_use(i, from), i);
   }
   std::sort(candidates.begin(), candidates.end(), [this](const auto& a, const auto& b) {
     if (a.first != b.first) return a.first > b.first;
@@ -197,15 +201,16 @@ void ResidencyPolicy::prefetch(std::span<const int> keep, Actions& actions) {
   while (!wanted.empty()) {
     const auto [use, unit] = *wanted.begin();
     wanted.erase(wanted.begin());
-    const int64_t bytes = units_[unit].bytes;
-    if (ahead_bytes_ + bytes > prefetch_bytes_ || bytes > budget_bytes_) return;
+    const int64_t bytes = charged_bytes(unit);
+    if (ahead_bytes_ + units_[unit].bytes > prefetch_bytes_ || bytes > budget_bytes_) return;
     const std::vector<int> out = victims(bytes, use, {});
     int64_t freed = 0;
     for (int victim : out) {
       if (contains(keep, victim) || next_use(victim, position) < use) return;
       freed += units_[victim].bytes;
     }
-    if (budget_bytes_ != kNever && resident_bytes_ - freed + bytes > budget_bytes_) return;
+    if (budget_bytes_ != kNever && resident_bytes_ - persistent_bytes_ - freed + bytes > budget_bytes_)
+      return;
     for (int victim : out) {
       evict(victim, actions);
       want(victim, use);

@@ -13,6 +13,8 @@ namespace zero {
 struct ResidencyOptions {
   std::vector<int64_t> unit_bytes;  // slab size of each unit
   std::vector<char> lasting = {};  // per unit: no step changes its values (it is frozen); empty: none of them
+  // Per unit: never evicted, and beside the budget; empty: none of them.
+  std::vector<char> persistent = {};
   // Resident slabs may take this much; the units that one operator needs at once may exceed it.
   int64_t budget_bytes = std::numeric_limits<int64_t>::max();
   // Slabs fetched before they are needed may take this much of it; 0 fetches on demand only.
@@ -78,6 +80,7 @@ class ResidencyPolicy {
   struct Unit {
     int64_t bytes = 0;
     bool lasting = false;
+    bool persistent = false;
     bool resident = false;
     bool ahead = false;       // prefetched and not yet touched
     int64_t last_touch = -1;  // for the order without a schedule
@@ -99,6 +102,7 @@ class ResidencyPolicy {
   void close(PassState& pass);
   void advance(int unit);
   int64_t next_use(int unit, int64_t from) const;
+  int64_t charged_bytes(int unit) const { return units_[unit].persistent ? 0 : units_[unit].bytes; }
   std::vector<int> victims(int64_t bytes, int64_t from, std::span<const int> keep) const;
   void make_room(int64_t bytes, std::span<const int> keep, Actions& actions);
   void evict(int unit, Actions& actions);
@@ -109,6 +113,7 @@ class ResidencyPolicy {
   int64_t budget_bytes_;
   int64_t prefetch_bytes_;
   int64_t resident_bytes_ = 0;
+  int64_t persistent_bytes_ = 0;  // of them
   int64_t ahead_bytes_ = 0;
   int64_t clock_ = 0;
 

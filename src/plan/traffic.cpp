@@ -36,6 +36,7 @@ class GatherCount {
     for (const UnitLayout& unit : plan.units) {
       options_.unit_bytes.push_back(unit.slab_bytes());
       options_.lasting.push_back(!unit.trainable);
+      options_.persistent.push_back(unit.persistent);
     }
   }
 

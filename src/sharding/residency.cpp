@@ -21,6 +21,7 @@ ResidencyOptions policy_options(const std::vector<Unit>& units, const Plan& plan
   for (const Unit& unit : units) {
     result.unit_bytes.push_back(plan.shard_ranks == 1 ? 0 : unit.layout.slab_bytes());
     result.lasting.push_back(!unit.layout.trainable);
+    result.persistent.push_back(unit.layout.persistent);
   }
   if (!keeps_slabs(plan)) result.budget_bytes = plan.budget_bytes;
   return result;

@@ -77,7 +77,10 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
 
 // Before anything is allocated: a directory that will not do is an error of all ranks.
 void ShardedModel::open_disk(const OptimizerSpec& spec) {
-  if (options.tiers.master != Tier::Disk && options.tiers.optimizer != Tier::Disk) return;
+  const bool uses_disk = std::any_of(plan.units.begin(), plan.units.end(), [](const UnitLayout& unit) {
+    return unit.tiers.master == Tier::Disk || unit.tiers.optimizer == Tier::Disk;
+  });
+  if (!uses_disk) return;
   require(rule_of(spec).has_value(), ErrorKind::Unsupported, "offload",
           "the states of a torch optimizer cannot be on disk", "use one of zero's own optimizers");
   together(mesh, "offload", [&] {

@@ -69,6 +69,7 @@ ResidencyOptions residency_of(const Plan& plan) {
   for (const UnitLayout& unit : plan.units) {
     options.unit_bytes.push_back(plan.shard_ranks == 1 ? 0 : unit.slab_bytes());
     options.lasting.push_back(!unit.trainable);
+    options.persistent.push_back(unit.persistent);
   }
   return options;
 }
