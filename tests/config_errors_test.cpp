@@ -163,13 +163,10 @@ TEST(ConfigErrors, OffloadIsCheckedBeforeAnythingStarts) {
 TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
   const char* texts[] = {
       R"({"zero_optimization": {"offload_optimizer": {"super_offload": true}}})",
-      R"({"offload": {"optimizer": "auto"}})",
-      R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/x"}}})",
       R"({"zero_optimization": {"zero_quantized_weights": true}})",
       R"({"zero_optimization": {"zero_hpz_partition_size": 8}})",
       R"({"zero_optimization": {"zenflow": {}}})",
       R"({"zero_optimization": {"round_robin_gradients": true}})",
-      R"({"zero_optimization": {"cpu_offload_param": true}})",
       R"({"fp16": {"enabled": true}})",
       R"({"communication_data_type": "fp16"})",
       R"({"gradient_allreduce_op": "sum"})",

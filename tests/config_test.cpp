@@ -273,7 +273,9 @@ TEST(Config, DeepSpeedFiles) {
   EXPECT_TRUE(zero3.prescale_gradients);
   EXPECT_EQ(zero3.gradient_predivide_factor, 2);
   EXPECT_EQ(zero3.zero.max_live_numel, 1000000000);
-  EXPECT_EQ(zero3.origin.notes.size(), 3u);  // untested optimizer, sub_group_size, persistence threshold
+  EXPECT_EQ(zero3.zero.persistent_numel, 1000000);
+  EXPECT_EQ(resolve(zero3, 1).offload.how.piece_numel, OffloadOptions{}.piece_numel) << "the smaller one";
+  EXPECT_EQ(zero3.origin.notes.size(), 1u);  // untested optimizer
 }
 
 TEST(Config, OffloadHasDeepSpeedsSpellings) {
@@ -291,7 +293,7 @@ TEST(Config, OffloadHasDeepSpeedsSpellings) {
   EXPECT_EQ(own, theirs);
   EXPECT_EQ(parse(R"({"zero_optimization": {"cpu_offload": true}})").offload.optimizer, TierChoice::Host);
   EXPECT_EQ(parse(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})").offload.optimizer,
-            Tier::Host);
+            TierChoice::Host);
   for (const char* none : {"null", R"({"device": "none"})", R"({"device": null})", "{}"})
     EXPECT_EQ(parse(std::string(R"({"zero_optimization": {"offload_optimizer": )") + none + "}}").offload,
               OffloadConfig{})
