@@ -160,6 +160,40 @@ TEST(ConfigErrors, OffloadIsCheckedBeforeAnythingStarts) {
       std::string::npos);
 }
 
+TEST(ConfigErrors, PlacementsThatContradictAreRefused) {
+  EXPECT_EQ(
+      error_of("{\"zero_optimization\": {\n\"offload_param\": {\n\"device\": \"cpu\"}}}"),
+      "config error: f:3: offload.parameter: expected \"none\" at stage 0, where every rank computes with "
+      "all of them, got \"host\"; set zero_optimization.stage to 3");
+  EXPECT_EQ(
+      error_of(R"({"offload": {"optimizer": "auto"}})"),
+      "config error: f:1: offload.memory: expected bytes with \"auto\", got null; say what memory a rank "
+      "may take, or where each kind is to be");
+  EXPECT_EQ(error_of(R"({"offload": {"memory": "1GiB"}})"),
+            "config error: f:1: offload.memory: expected null where no kind is \"auto\", got 1073741824; let "
+            "offload.optimizer be \"auto\"");
+  EXPECT_EQ(error_of(R"({"offload": {"gradient": "disk"}})"),
+            "config error: f:1: offload.gradient: expected \"none\" or \"host\" without offload.path, got "
+            "\"disk\"; let offload.path name an existing directory on a disk, which you may write to");
+  EXPECT_EQ(error_of(R"({"gemini": {"offload_param_frac": 0.5}, "zero_optimization": {"stage": 3}})"),
+            "config error: f:1: gemini.offload_param_frac: expected 0 unless shard_param_frac and "
+            "offload_optim_frac are 1, got 0.500000; set both to 1, or use offload.parameter");
+  EXPECT_EQ(error_of(R"({"gemini": {"shard_param_frac": 0.5}, "zero_optimization": {"stage": 2}})"),
+            "config error: f:1: gemini.shard_param_frac: expected 1 below stage 3, which alone shards "
+            "parameters, got 0.500000; set zero_optimization.stage to 3");
+  EXPECT_EQ(error_of(R"({"gemini": {"offload_optim_frac": 1.5}})"),
+            "config error: f:1: gemini.offload_optim_frac: expected a number from 0 to 1, got 1.5");
+  EXPECT_EQ(error_of(R"({"offload": {"optimizer": "host"}, "gemini": {"tensor_placement_policy": "cuda"}})"),
+            "config error: f:1: gemini.tensor_placement_policy: expected this or offload.optimizer, got both "
+            "(f:1); remove one of the two");
+  EXPECT_EQ(
+      error_of(R"({"zero_optimization": {"stage": 3,
+"offload_param": {"device": "nvme", "nvme_path": "/a"},
+"offload_optimizer": {"device": "nvme", "nvme_path": "/b"}}})"),
+      "config error: f:3: zero_optimization.offload_optimizer.nvme_path: expected \"/a\" as in "
+      "zero_optimization.offload_param.nvme_path, got \"/b\"; give both the same value, or one of them");
+}
+
 TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
   const char* texts[] = {
       R"({"zero_optimization": {"offload_optimizer": {"super_offload": true}}})",
@@ -185,11 +219,6 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"comms_logger": {"verbose": true}})",
   };
   for (const char* text : texts) EXPECT_EQ(kind_of(text), ErrorKind::Unsupported) << text;
-  EXPECT_EQ(error_of("{\"zero_optimization\": {\n\"offload_param\": {\n\"device\": \"cpu\"}}}"),
-            "unsupported error: f:3: zero_optimization.offload_param.device: expected \"none\" or null, "
-            "got \"cpu\"; "
-            "this version does not do zero_optimization.offload_param.device = \"cpu\": give what is "
-            "expected, or remove the key");
   EXPECT_EQ(
       error_of("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\n\"amsgrad\": true}}}"),
       "unsupported error: f:2: optimizer.params.amsgrad: expected false, got true; this version does not do "

@@ -278,6 +278,50 @@ TEST(Config, DeepSpeedFiles) {
   EXPECT_EQ(zero3.origin.notes.size(), 1u);  // untested optimizer
 }
 
+TEST(Config, ParametersHaveDeepSpeedsSpellings) {
+  const Config own =
+      parse(R"({"zero_optimization": {"stage": 3}, "offload": {"parameter": "disk", "path": "/d",
+                               "parameter_host_numel": 1e6, "pin_memory": false}})");
+  const Config theirs = parse(R"({"zero_optimization": {"stage": 3,
+    "offload_param": {"device": "nvme", "nvme_path": "/d", "max_in_cpu": 1e6, "pin_memory": false},
+    "offload_optimizer": {"device": "none", "nvme_path": "/d", "pin_memory": false}}})");
+  EXPECT_EQ(own.offload.parameter, TierChoice::Disk);
+  EXPECT_EQ(own.offload.how.parameter_host_numel, 1000000);
+  EXPECT_EQ(own, theirs) << "both sections may name the one directory";
+  EXPECT_EQ(parse(R"({"zero_optimization": {"stage": 3, "cpu_offload_param": true}})").offload.parameter,
+            TierChoice::Host);
+}
+
+TEST(Config, MastersFollowOptimizerStatesUnlessTold) {
+  EXPECT_EQ(parse(R"({"offload": {"optimizer": "host"}})").offload.master_choice(), TierChoice::Host);
+  EXPECT_EQ(parse(R"({"offload": {"optimizer": "host", "master": "none"}})").offload.master_choice(),
+            TierChoice::Device);
+}
+
+TEST(Config, GeminisKeysSayWhereStatesAre) {
+  const auto of = [](const std::string& keys) {
+    return parse(R"({"zero_optimization": {"stage": 3}, "gemini": {)" + keys + "}}");
+  };
+  const Config half =
+      of(R"("placement_policy": "static", "offload_optim_frac": 0.5, "shard_param_frac": 0.25)");
+  EXPECT_EQ(half.offload.optimizer, TierChoice::Host);
+  EXPECT_EQ(half.offload.how.ratio, 0.5);
+  EXPECT_EQ(half.offload.parameter, TierChoice::Device);
+  EXPECT_EQ(half.residency.gathered_ratio, 0.75);
+  const Config away = of(R"("shard_param_frac": 1, "offload_optim_frac": 1, "offload_param_frac": 0.5)");
+  EXPECT_EQ(away.offload.parameter, TierChoice::Host);
+  EXPECT_EQ(away.offload.how.parameter_ratio, 0.5);
+  EXPECT_EQ(of(R"("offload_optim_frac": 0)").offload.optimizer, TierChoice::Device);
+  const Config cpu = of(R"("tensor_placement_policy": "cpu", "shard_strategy": "TensorShardStrategy")");
+  for (const TierChoice kind : {cpu.offload.parameter, cpu.offload.gradient, cpu.offload.optimizer})
+    EXPECT_EQ(kind, TierChoice::Host);
+  EXPECT_EQ(cpu.residency.shard_unit, ShardUnit::Tensor);
+  const Config chosen = parse(R"({"gemini": {"placement_policy": "auto"}, "offload": {"memory": "1GiB"}})");
+  for (const TierChoice kind : {chosen.offload.parameter, chosen.offload.gradient, chosen.offload.optimizer})
+    EXPECT_EQ(kind, TierChoice::Auto);
+  EXPECT_TRUE(chosen.offload.is_auto());
+}
+
 TEST(Config, OffloadHasDeepSpeedsSpellings) {
   const Config own = parse(R"({"offload": {"optimizer": "disk", "path": "/d", "ratio": 0.5, "buffer_count": 5,
                                "read_ahead": false, "write_behind": true, "block_bytes": 8192, "queue_depth": 3,
