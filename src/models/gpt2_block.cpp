@@ -1,8 +1,8 @@
 #include "models/gpt2_block.h"
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -18,9 +18,8 @@ Gpt2LinearImpl::Gpt2LinearImpl(int64_t in, int64_t out, int64_t residual_layers)
 }
 
 torch::Tensor Gpt2LinearImpl::forward(const torch::Tensor& x) {
-  const int64_t batch = x.size(0), sequence = x.size(1);
-  const auto y = torch::addmm(bias, x.reshape({batch * sequence, x.size(2)}), weight);
-  return adapted(y.view({batch, sequence, -1}), x);
+  // LibTorch computes it as one addmm of all positions; here batch and sequence stay apart, which may be cut.
+  return adapted(torch::linear(x, weight.t(), bias), x);
 }
 
 Gpt2AttentionImpl::Gpt2AttentionImpl(const Gpt2Shape& shape)

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -16,6 +17,7 @@
 #include "zero/gpt2.h"
 #include "zero/gpt_neox.h"
 #include "zero/llama.h"
+#include "zero/tensor_parallel.h"
 
 namespace zero {
 namespace {
@@ -97,6 +99,9 @@ torch::Tensor LanguageModel::last_part_loss(const torch::Tensor& x, const torch:
   require_ids(targets, "targets");
   // On a GPU the assertions of lookups catch what is outside: asking here would stop the host.
   if (x.is_cpu()) require_targets(targets);
+  // Ranks that hold parts of the vocabulary, or of the positions, make the logits of theirs.
+  if (is_tensor_parallel(x) || is_tensor_parallel(head_weight()))
+    return torch::cross_entropy_loss(last_part(x).flatten(0, 1), targets.reshape({-1}));
   return detail::head_loss(leave(x).flatten(0, 1), head_weight(), targets.reshape({-1}));
 }
 

@@ -1,0 +1,169 @@
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "base/glob.h"
+#include "tensor/dispatch.h"
+#include "tensor/parallel_tensor.h"
+#include "tensor/parts.h"
+#include "tensor/plan.h"
+#include "zero/error.h"
+#include "zero/lazy.h"
+#include "zero/tensor_parallel.h"
+
+namespace zero {
+namespace detail {
+
+/// The tensors of a module that are cut, each once, with all the names that lead to it.
+struct MarkedParameters {
+  struct Parameter {
+    at::Tensor tensor;
+    Cut cut;
+    bool is_gathered = false;
+    std::vector<std::string> names;
+    std::vector<int64_t> shape;  // of the whole
+  };
+  std::vector<Parameter> all;
+
+  const Parameter* find(const std::string& name) const {
+    for (const Parameter& parameter : all)
+      if (std::find(parameter.names.begin(), parameter.names.end(), name) != parameter.names.end())
+        return &parameter;
+    return nullptr;
+  }
+};
+
+namespace {
+
+struct Decision {
+  std::vector<MarkedParameters::Parameter> cut;
+  std::vector<std::string> replicated;
+};
+
+struct ParsedRule {
+  std::string pattern;
+  PlanWord word;
+  bool is_used = false;
+};
+
+std::vector<ParsedRule> parsed(const TensorParallelPlan& plan) {
+  std::vector<ParsedRule> rules;
+  for (const TensorParallelRule& rule : plan) {
+    require(is_glob(rule.pattern), ErrorKind::Config, "tensor-parallel plan",
+            "\"" + rule.pattern + "\" is no pattern of names");
+    rules.push_back({rule.pattern, parse_plan_word(rule)});
+  }
+  return rules;
+}
+
+ParsedRule* rule_for(std::vector<ParsedRule>& rules, const std::string& name) {
+  for (ParsedRule& rule : rules)
+    if (glob_matches(rule.pattern, name)) return &rule;
+  return nullptr;
+}
+
+// Looks at everything before anything is changed.
+Decision decide(const torch::nn::Module& module, const TensorParallelPlan& plan, int ranks) {
+  std::vector<ParsedRule> rules = parsed(plan);
+  Decision decision;
+  std::set<const c10::TensorImpl*> decided;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    if (!tensor.defined()) continue;
+    require(!is_marked(tensor), ErrorKind::Usage, item.key(), "the module is tensor-parallel already");
+    ParsedRule* rule = rule_for(rules, item.key());
+    if (rule == nullptr) continue;
+    rule->is_used = true;
+    if (!decided.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    const std::optional<Cut> cut = cut_of(rule->word, item.key(), tensor.sizes().vec(), ranks);
+    if (cut)
+      decision.cut.push_back(
+          {tensor, *cut, rule->word.kind == PlanWord::Kind::Gathered, {}, tensor.sizes().vec()});
+    else if (rule->word.kind != PlanWord::Kind::Whole)
+      decision.replicated.push_back(item.key());
+  }
+  for (const ParsedRule& rule : rules)
+    require(rule.is_used, ErrorKind::Config, "tensor-parallel plan",
+            "\"" + rule.pattern + "\" matches no parameter of the module");
+  for (MarkedParameters::Parameter& parameter : decision.cut)
+    for (const auto& item : module.named_parameters())
+      if (item.value().is_same(parameter.tensor)) parameter.names.push_back(item.key());
+  return decision;
+}
+
+at::Tensor own_part(const at::Tensor& whole, const Cut& cut, Place place) {
+  const auto part = [&] { return part_of(whole.detach(), cut, place).clone(at::MemoryFormat::Contiguous); };
+  return is_lazy(whole) ? lazily(part) : part();
+}
+
+}  // namespace
+}  // namespace detail
+
+using detail::MarkedParameters;
+
+TensorParallel::Scope::Scope(const TensorParallel& parallel) : axis_(parallel.axis_) {
+  if (!axis_) return;
+  // Whoever replaced a parameter's memory (an engine does) took its mark away.
+  for (const MarkedParameters::Parameter& parameter : parallel.parameters_->all)
+    detail::mark_parameter(parameter.tensor, {axis_, parameter.cut, parameter.is_gathered});
+  axis_->enter();
+}
+
+TensorParallel::Scope::~Scope() {
+  if (axis_) axis_->leave();
+}
+
+void TensorParallel::add_to(EngineOptions& options) const {
+  for (const auto& [name, part] : parts_) options.parts[name] = part;
+}
+
+at::Tensor TensorParallel::part_of(const std::string& name, const at::Tensor& whole) const {
+  const auto* parameter = axis_ ? parameters_->find(name) : nullptr;
+  return parameter == nullptr ? whole : detail::part_of(whole, parameter->cut, axis_->place());
+}
+
+at::Tensor TensorParallel::whole_of(const std::string& name, const at::Tensor& part) const {
+  const auto* parameter = axis_ ? parameters_->find(name) : nullptr;
+  if (parameter == nullptr) return part;
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> shape = parameter->shape;
+  shape[static_cast<size_t>(parameter->cut.dim)] = detail::local_size(parameter->cut, axis_->place());
+  return axis_->gather(part.view(shape), parameter->cut, /*for_parts=*/false);
+}
+
+TensorParallelReport TensorParallel::report() const {
+  TensorParallelReport report{.cut = {}, .replicated = replicated_, .gathered = {}};
+  if (!axis_) return report;
+  for (const MarkedParameters::Parameter& parameter : parameters_->all)
+    report.cut.push_back(parameter.names.front());
+  report.gathered = axis_->gathered();
+  return report;
+}
+
+TensorParallel parallelize(torch::nn::Module& module, const TensorParallelPlan& plan, const Mesh& mesh,
+                           const TensorParallelOptions& options) {
+  const Group group = mesh.group("tp");
+  detail::Decision decision = detail::decide(module, plan, group.size());
+  TensorParallel result;
+  if (group.size() == 1) return result;
+  detail::register_parallel_operators();
+  result.axis_ = std::make_shared<detail::TensorAxis>(group, options.sequence, options.gather_unknown);
+  result.replicated_ = std::move(decision.replicated);
+  const detail::Place place = result.axis_->place();
+  const at::NoGradGuard no_grad;
+  for (const MarkedParameters::Parameter& parameter : decision.cut) {
+    at::Tensor tensor = parameter.tensor;
+    tensor.set_data(detail::own_part(tensor, parameter.cut, place));
+    for (const std::string& name : parameter.names)
+      result.parts_[name] = detail::part_description(parameter.shape, parameter.cut, place);
+  }
+  result.parameters_ = std::make_shared<const MarkedParameters>(MarkedParameters{std::move(decision.cut)});
+  return result;
+}
+
+bool is_tensor_parallel(const at::Tensor& tensor) { return detail::is_parallel(tensor); }
+
+}  // namespace zero
