@@ -399,7 +399,9 @@ TEST(Plan, BadOffloadIsNamed) {
   options.tiers.optimizer = Tier::Disk;
   EXPECT_ERROR(make_plan(three_kinds(), options), Config, "offload.path");
   options.offload.path = "somewhere";
-  EXPECT_ERROR(make_plan(three_kinds(), options, {.on_cpu = false}), Unsupported, "offload");
+  options.tiers.master = Tier::Device;
+  EXPECT_ERROR(make_plan(three_kinds(), options, {.on_cpu = false}), Unsupported, "keep both in its memory");
+  options.tiers.master = options.tiers.optimizer;
   const auto refused = [&](auto set) {
     EngineOptions bad = options;
     set(bad.offload);

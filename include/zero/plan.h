@@ -130,10 +130,13 @@ struct RankPlan {
   // States on disk: memory for pieces of them on their way, buffer_count * the largest piece's states; the
   // file's size; and what a step reads and writes each.
   int64_t ring_bytes = 0, file_bytes = 0, step_disk_bytes = 0;
+  // Beside a device: the host's memory that a rank takes, for states in Tier::Host, for pieces of those on
+  // disk (ring_bytes) and for pieces of what stays on the device while the CPU updates them. 0 on CPU.
+  int64_t host_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
   int64_t total_bytes() const {
-    return state_bytes() - offloaded_bytes + ring_bytes + gather_window_bytes + bucket_bytes +
-           largest_gradient_bytes;
+    return state_bytes() - offloaded_bytes + (host_bytes > 0 ? 0 : ring_bytes) + gather_window_bytes +
+           bucket_bytes + largest_gradient_bytes;
   }
   /// What the system shows as this rank's resident memory, but for activations and the process itself.
   int64_t resident_bytes() const { return total_bytes() + common_bytes; }

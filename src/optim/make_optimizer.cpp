@@ -19,12 +19,20 @@ void check_groups_of(const OptimizerShard& shard, size_t groups) {
   }
 }
 
+// Where a shard's values are, or its gradient: the host may keep either beside a device.
+c10::Device device_of(StateStore& states, const OptimizerShard& shard) {
+  const auto lease =
+      states.lend(shard.unit, {kMasterState, kGradientState, kParameterState}, StateStore::Use::Shape);
+  for (const std::string_view kind : {kMasterState, kGradientState, kParameterState})
+    if (lease[kind].defined() && !lease[kind].is_cpu()) return lease[kind].device();
+  return c10::kCPU;
+}
+
 // The fastest way that all shards' devices have.
 Execution execution_for(StateStore& states, const std::vector<OptimizerShard>& shards) {
   auto result = Execution::kernels;
   for (const OptimizerShard& shard : shards) {
-    const auto lease = states.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
-    const c10::Device device = lease[kMasterState].device();
+    const c10::Device device = device_of(states, shard);
     if (device.is_cpu()) continue;
     if (!fused_operators::exist_for(device)) return Execution::operators;
     result = Execution::fused_operators;

@@ -50,7 +50,8 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
       execution_(execution) {
   int64_t segments = 0;
   for (const OptimizerShard& shard : shards_) {
-    first_number_.push_back(std::exchange(segments, segments + std::ssize(shard.segments)));
+    first_number_.push_back(segments);
+    if (!is_on_host(shard)) segments += std::ssize(shard.segments);
     const auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
     const int64_t numel = lease[kMasterState].numel();
     const at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
@@ -63,7 +64,7 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
     }
     for (const std::string& kind : kinds_) states_.create(shard.unit, kind, numel, options, shard.tier);
   }
-  if (execution_ == Execution::fused_operators) make_rows();
+  if (execution_ == Execution::fused_operators && segments > 0) make_rows();
 }
 
 void RuleOptimizer::create_8bit(const OptimizerShard& shard, int64_t numel, const at::TensorOptions& fp32) {
@@ -130,9 +131,11 @@ ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment) {
 }  // namespace
 
 std::vector<std::pair<const OptimizerShard*, StatePiece>> RuleOptimizer::used_pieces(const StepInput& input,
-                                                                                     bool whole) const {
+                                                                                     bool whole,
+                                                                                     bool on_host) const {
   std::vector<std::pair<const OptimizerShard*, StatePiece>> pieces;
   for (const OptimizerShard& shard : shards_) {
+    if (is_on_host(shard) != on_host) continue;
     std::vector<StatePiece> parts = states_.pieces_of(shard.unit, updated_kinds());
     if (whole && !parts.empty()) parts = {{shard.unit, 0, parts.back().end}};
     for (const StatePiece& piece : parts)
@@ -154,14 +157,19 @@ void RuleOptimizer::for_each_used(const StepInput& input, bool whole, const UseS
   announce();
   for (const auto& [shard, piece] : pieces) {
     const RuleMemory memory = borrow(piece);
-    int64_t number = first_number_[shard - shards_.data()];
-    for (const ShardSegment& segment : shard->segments) {
-      const ShardSegment part = part_in(piece, segment);
-      if (is_used(input, segment) && part.numel() > 0) use(memory, part, number);
-      ++number;
-    }
+    use_segments(input, *shard, piece, memory, use);
   }
   announce();  // the next step's: its first pieces are read while training goes on
+}
+
+void RuleOptimizer::use_segments(const StepInput& input, const OptimizerShard& shard, const StatePiece& piece,
+                                 const RuleMemory& memory, const UseSegment& use) const {
+  int64_t number = first_number_[&shard - shards_.data()];
+  for (const ShardSegment& segment : shard.segments) {
+    const ShardSegment part = part_in(piece, segment);
+    if (is_used(input, segment) && part.numel() > 0) use(memory, part, number);
+    ++number;
+  }
 }
 
 void RuleOptimizer::step(const StepInput& input) {
@@ -170,11 +178,18 @@ void RuleOptimizer::step(const StepInput& input) {
           std::string(rule_name(rule_)) + " has no betas for the schedule to move",
           "set cycle_momentum to false");
   at::NoGradGuard no_grad;
+  if (updates_on_host())
+    step_with_host(input);
+  else
+    step_here(input);
+  if (input.on_device == nullptr) count_step(input.used);
+}
+
+void RuleOptimizer::step_here(const StepInput& input) {
   if (rows_ != nullptr)
     step_fused(input);
   else
     std::visit([&](const auto& rule) { run(rule, input); }, rule_);
-  if (input.on_device == nullptr) count_step(input.used);
 }
 
 void RuleOptimizer::count_step(std::span<const char> used) {

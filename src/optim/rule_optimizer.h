@@ -23,24 +23,44 @@ class RuleOptimizer : public ShardOptimizer {
                 std::vector<OptimizerShard> shards, int parameters, Execution execution);
 
   void step(const StepInput& input) override;
-  bool decides_on_device() const override { return rows_ != nullptr; }
+  bool decides_on_device() const override { return rows_ != nullptr && !updates_on_host(); }
+  bool has_squares_on_device() const override { return execution_ == Execution::fused_operators; }
   void count_step(std::span<const char> used) override;
   std::vector<std::string> state_names() const override;
   std::vector<int64_t> parameter_steps() const override { return steps_; }
   void set_parameter_steps(std::span<const int64_t> steps) override;
 
  private:
+  using UseSegment = std::function<void(const RuleMemory&, const ShardSegment&, int64_t number)>;
   void create_8bit(const OptimizerShard& shard, int64_t numel, const at::TensorOptions& fp32);
   RuleMemory borrow(const StatePiece& piece) const;
-  /// Its piece of each shard that has a used segment, and the shard.
-  std::vector<std::pair<const OptimizerShard*, StatePiece>> used_pieces(const StepInput& input,
-                                                                        bool whole) const;
+  void step_here(const StepInput& input);
+
+  // Beside a device: shards whose states the host or a disk keeps are updated by the CPU
+  // (rule_optimizer_host.cpp).
+  bool is_on_host(const OptimizerShard& shard) const {
+    return states_.host() != nullptr && shard.tier != Tier::Device;
+  }
+  bool updates_on_host() const;
+  void step_with_host(const StepInput& input);
+  /// As for_each_used, of those shards; what stays on the device changes there too if `writes`.
+  void for_each_on_host(const StepInput& input, bool whole, bool writes, const UseSegment& use) const;
+  template <class Rule>
+  std::vector<double> own_sums_on_host(const Rule& rule, const StepInput& input) const;
+  template <class Rule>
+  void update_on_host(const Rule& rule, const StepInput& input, std::span<const double> sums) const;
+
+  /// Its piece of each shard that has a used segment, and the shard: of those that are updated on the host,
+  /// or of the others.
+  std::vector<std::pair<const OptimizerShard*, StatePiece>> used_pieces(const StepInput& input, bool whole,
+                                                                        bool on_host = false) const;
+  void use_segments(const StepInput& input, const OptimizerShard& shard, const StatePiece& piece,
+                    const RuleMemory& memory, const UseSegment& use) const;
   std::vector<std::string_view> updated_kinds() const;
   kernels::Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
   /// use(memory, segment, its number among all) for every segment that has elements and is used, or may be
   /// where the device decides. Of states on disk a piece at a time where the rule takes every element by
   /// itself: then of a segment what lies in the piece.
-  using UseSegment = std::function<void(const RuleMemory&, const ShardSegment&, int64_t number)>;
   void for_each_used(const StepInput& input, bool whole, const UseSegment& use) const;
   /// Both phases; the sums of a rule that has some are those of parameter i from i * kSums.
   template <class Rule>

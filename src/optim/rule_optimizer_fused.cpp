@@ -14,11 +14,12 @@ namespace zero {
 
 void RuleOptimizer::make_rows() {
   std::vector<int64_t> parameters;
-  for (const OptimizerShard& shard : shards_)
-    for (const ShardSegment& segment : shard.segments) parameters.push_back(segment.parameter);
   c10::Device device = c10::kCPU;
-  if (!shards_.empty())
-    device = states_.lend(shards_[0].unit, {kMasterState}, StateStore::Use::Shape)[kMasterState].device();
+  for (const OptimizerShard& shard : shards_) {
+    if (is_on_host(shard)) continue;
+    for (const ShardSegment& segment : shard.segments) parameters.push_back(segment.parameter);
+    device = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape)[kMasterState].device();
+  }
   const at::Tensor numbers = at::tensor(parameters, at::kLong);
   rows_ = std::make_unique<fused_operators::Rows>(fused_operators::Rows{
       .table =
@@ -31,7 +32,8 @@ template <class Rule>
 void RuleOptimizer::fill_rows(const Rule& rule, const StepInput& input) const {
   const at::Tensor table = at::zeros(rows_->table.sizes(), at::kByte);
   int64_t row = 0;
-  for (const OptimizerShard& shard : shards_)
+  for (const OptimizerShard& shard : shards_) {
+    if (is_on_host(shard)) continue;
     for (const ShardSegment& segment : shard.segments) {
       const bool is_used = input.on_device != nullptr || input.used[segment.parameter];
       fused_operators::write_row<Rule>(
@@ -39,6 +41,7 @@ void RuleOptimizer::fill_rows(const Rule& rule, const StepInput& input) const {
            .is_active = is_used ? 1 : 0},
           table.select(0, row++));
     }
+  }
   detail::copy_to_device(table, rows_->table);
 }
 

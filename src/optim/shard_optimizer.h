@@ -91,6 +91,8 @@ class ShardOptimizer {
   virtual void step(const StepInput& input) = 0;
   /// Whether a step may be given StepInput::on_device.
   virtual bool decides_on_device() const { return false; }
+  /// Whether squared_norm_on_device() works for its shards.
+  virtual bool has_squares_on_device() const { return decides_on_device(); }
   /// After such a step: what the device has decided, by parameter index. Nothing where it skipped the step.
   virtual void count_step(std::span<const char> /*used*/) {}
   /// Kinds of the states that every shard has in the store, for checkpoints and tests: fp32 ones ("exp_avg",

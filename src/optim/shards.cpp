@@ -19,7 +19,9 @@ void check_tensor(const at::Tensor& tensor, std::string_view kind, const at::Ten
   require(tensor.numel() == master.numel(), ErrorKind::Usage, place,
           name + " has " + std::to_string(tensor.numel()) + " elements, master has " +
               std::to_string(master.numel()));
-  require(tensor.device() == master.device(), ErrorKind::Usage, place,
+  // Beside a device the host may keep either.
+  const bool fits = tensor.device() == master.device() || tensor.is_cpu() || master.is_cpu();
+  require(fits, ErrorKind::Usage, place,
           name + " is on " + tensor.device().str() + ", master on " + master.device().str());
 }
 

@@ -41,7 +41,8 @@ void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const
     });
   in_pieces(out.numel(), [&](int64_t begin, int64_t count) {
     const at::Tensor bits = upper_bits(parameter.narrow(0, begin, count));
-    out.narrow(0, begin, count).view(at::kInt).copy_(bits.add_(remainder.narrow(0, begin, count)));
+    const at::Tensor rest = remainder.narrow(0, begin, count).to(bits.device());
+    out.narrow(0, begin, count).view(at::kInt).copy_(bits.add_(rest));
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "compute/memory_purpose.h"
 #include "compute/zeros.h"
+#include "optim/host_tier.h"
 #include "optim/passing_memory.h"
 #include "tiers/disk_states.h"
 #include "zero/error.h"
@@ -108,14 +109,19 @@ StateStore::State& StateStore::add(int unit, std::string_view kind, const at::Te
 void StateStore::create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
                         Tier tier, int64_t elements_each) {
   const bool on_cpu = options.device().is_cpu();
-  require(tier == Tier::Device || on_cpu, ErrorKind::Unsupported, name_of(unit, kind),
-          "states of a device can be in its own memory only, not in tier " + std::string(to_string(tier)));
+  require(tier == Tier::Device || on_cpu || host_ != nullptr, ErrorKind::Unsupported, name_of(unit, kind),
+          "no memory of the host was given for tier " + std::string(to_string(tier)));
   require(tier != Tier::Disk || disk_ != nullptr, ErrorKind::Usage, name_of(unit, kind),
           "no disk was given to keep it on");
   const bool on_disk = tier == Tier::Disk;
   const detail::MemoryPurposeScope purpose(purpose_of(kind));
-  State& state =
-      add(unit, kind, on_disk ? at::from_blob(nullptr, {numel}, options) : detail::zeros(numel, options));
+  const auto values = [&] {
+    if (on_disk) return at::from_blob(nullptr, {numel}, options.device(c10::kCPU));
+    if (tier == Tier::Host && host_ != nullptr)
+      return host_->memory.zeros(numel, c10::typeMetaToScalarType(options.dtype()));
+    return detail::zeros(numel, options);
+  };
+  State& state = add(unit, kind, values());
   state.owned = true;
   state.tier = tier;
   state.elements_each = elements_each;
@@ -281,16 +287,24 @@ void StateStore::keep_on_disk(std::unique_ptr<tiers::DiskStates> disk) {
   disk_ = std::move(disk);
 }
 
+void StateStore::keep_on_host(std::unique_ptr<HostTier> host) {
+  require(host_ == nullptr, ErrorKind::Usage, "StateStore", "it has memory of the host already");
+  host_ = std::move(host);
+}
+
 std::vector<StatePiece> StateStore::pieces_of(int unit, std::span<const std::string_view> kinds) const {
   int64_t numel = 0;
-  bool on_disk = false;
+  bool on_disk = false, beside_device = false;
   for (const std::string_view kind : kinds) {
     const auto found = entries_.find({unit, std::string(kind)});
     if (found == entries_.end()) continue;
     numel = std::max(numel, found->second.numel * found->second.state->elements_each);
     on_disk = on_disk || found->second.state->on_disk >= 0;
+    beside_device = beside_device || (host_ != nullptr && found->second.state->tier != Tier::Device);
   }
-  const int64_t step = on_disk ? disk_->options().piece_numel : std::max<int64_t>(numel, 1);
+  const int64_t step = on_disk         ? disk_->options().piece_numel
+                       : beside_device ? host_->piece_numel
+                                       : std::max<int64_t>(numel, 1);
   std::vector<StatePiece> pieces;
   for (int64_t begin = 0; begin < numel; begin += step)
     pieces.push_back({.unit = unit, .begin = begin, .end = std::min(begin + step, numel)});

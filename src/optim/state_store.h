@@ -25,6 +25,7 @@ class PassingMemory;
 namespace tiers {
 class DiskStates;
 }
+struct HostTier;
 
 // Kinds beside those that optimizers name ("exp_avg", ...).
 inline constexpr std::string_view kParameterState = "parameter";  // the compute dtype's shard
@@ -85,8 +86,13 @@ class StateStore {
   /// Null where there is none.
   const tiers::DiskStates* disk() const { return disk_.get(); }
 
-  // Each throws Usage where a unit has that kind already, Unsupported for a tier that there is not: disks
-  // hold what create() makes for the CPU.
+  /// Beside a device: where states of Tier::Host are; before the first that is not in the device's memory.
+  /// Those and what is on disk are tensors of the CPU, whatever device create() is told.
+  void keep_on_host(std::unique_ptr<HostTier> host);
+  /// Null where the device is the CPU, or keeps everything.
+  HostTier* host() const { return host_.get(); }
+
+  // Each throws Usage where a unit has that kind already, Unsupported for a tier that there is not.
 
   /// A state of `numel` zeros that the store owns. `elements_each`: of the unit, that share one of them;
   /// pieces begin at multiples of it.
@@ -117,7 +123,7 @@ class StateStore {
   /// The same of some elements: tensors have [end - begin].
   Lease lend(const StatePiece& piece, std::span<const std::string_view> kinds, Use use);
   /// The pieces in which a sweep borrows those of `kinds` that the unit has: the whole, unless some are on
-  /// disk.
+  /// disk, or beside a device on the host.
   std::vector<StatePiece> pieces_of(int unit, std::span<const std::string_view> kinds) const;
   /// Leases of these pieces and kinds come next, in this order: what is on disk is read before and written
   /// behind, with the memory of a fixed ring of buffers. Others in between are legal, and slow.
@@ -160,6 +166,7 @@ class StateStore {
   std::map<std::pair<int, std::string>, Entry> entries_;
   std::map<std::string, std::unique_ptr<detail::PassingMemory>, std::less<>> passing_;  // by kind
   std::unique_ptr<tiers::DiskStates> disk_;
+  std::unique_ptr<HostTier> host_;
   std::exception_ptr failure_;  // of a lease that ended
 };
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "base/checked.h"
 #include "plan/disk_pieces.h"
 #include "plan/layout.h"
 #include "plan/state_bytes.h"
@@ -94,9 +95,6 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   check_range(optimizer.states, 0, 64, "optimizer bytes");
   require(places.on_cpu || optimizer.block_numel == 1, ErrorKind::Unsupported, "states_8bit",
           "moments in 8 bits are for ranks on CPU", "leave it off on devices");
-  require(places.on_cpu || (options.tiers.master == Tier::Device && options.tiers.optimizer == Tier::Device),
-          ErrorKind::Unsupported, "offload", "states of ranks on devices stay in the device's memory so far",
-          "set offload.optimizer to \"none\"");
   check_range(options.budget_bytes, -1, kAny, "budget_bytes");
   check_range(options.prefetch_bytes, 0, kAny, "prefetch_bytes");
   check_range(options.reduce_bucket_numel, 1, kAny, "reduce_bucket_numel");
@@ -235,6 +233,35 @@ void place_by_name(Plan& plan, const EngineOptions& options) {
   }
 }
 
+// What of a unit passes through the host's memory where the CPU updates it beside a device: the gradient, and
+// the parameter, which has the master or a part of it, or is written from it.
+int64_t staged_bytes_of(const Plan& plan, const UnitLayout& unit) {
+  constexpr int64_t kAlignmentBytes = 64;
+  const int64_t numel = std::min(unit.shard_numel, plan.offload.piece_numel);
+  return round_up(numel * plan.state.gradient_bytes, kAlignmentBytes) +
+         round_up(numel * itemsize(unit.dtype), kAlignmentBytes);
+}
+
+// Beside a device.
+void add_host(const Plan& plan, RankPlan& rank) {
+  int64_t largest = 0;
+  for (const UnitLayout& unit : plan.units)
+    if (unit.trainable && unit.tiers.optimizer != Tier::Device)
+      largest = std::max(largest, staged_bytes_of(plan, unit));
+  rank.host_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Host)] + rank.ring_bytes +
+                    largest * plan.offload.buffer_count;
+}
+
+// Beside a device one of the two updates a unit.
+void check_places_of_update(const Plan& plan) {
+  for (const UnitLayout& unit : plan.units)
+    require((unit.tiers.master == Tier::Device) == (unit.tiers.optimizer == Tier::Device),
+            ErrorKind::Unsupported, unit.name,
+            "its master is in tier " + std::string(to_string(unit.tiers.master)) +
+                " and its optimizer states are in tier " + std::string(to_string(unit.tiers.optimizer)),
+            "on a device keep both in its memory, or neither");
+}
+
 void place_units(Plan& plan, const EngineOptions& options) {
   plan.offload = options.offload;
   const auto any = [](const UnitLayout&) { return true; };
@@ -282,6 +309,7 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
   rank.offloaded_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Disk)] +
                          (on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)]);
   add_disk(plan, rank);
+  if (!on_cpu) add_host(plan, rank);
   rank.gather_window_bytes = gather_window(plan);
   rank.bucket_bytes = bucket_bytes(plan);
   return rank;
@@ -351,6 +379,7 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
        .persistent_total_numel = options.persistent_total_numel},
       dtype ? &*dtype : nullptr);
   place_units(plan, options);
+  if (!places.on_cpu) check_places_of_update(plan);
   plan.communication_dtype = resolve_wire(plan, options);
   plan.budget_bytes = resolve_budget(plan, options);
   plan.rank = bytes_of(plan, places.on_cpu);

@@ -14,6 +14,7 @@
 #include "compute/zeros.h"
 #include "mesh/agree.h"
 #include "mesh/group_parts.h"
+#include "optim/host_tier.h"
 #include "optim/split_master.h"
 #include "plan/layout.h"
 #include "plan/state_bytes.h"
@@ -51,7 +52,7 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
     require(!unit.trainable || unit.dtype != Dtype::f64, ErrorKind::Unsupported, unit.name,
             "trainable fp64 parameters would lose precision in the fp32 master copy",
             "set a compute dtype, or freeze them");
-  open_disk(optimizer_spec);
+  open_tiers(optimizer_spec);
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
@@ -73,6 +74,17 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   initialise(*this, model_.buffers);
   make_optimizer(optimizer_spec);
   residency = std::make_unique<Residency>(units, shard_group, plan, this->mesh.trace(), seals);
+}
+
+void ShardedModel::open_tiers(const OptimizerSpec& spec) {
+  open_disk(spec);
+  if (mesh.device().is_cpu() || plan.rank.offloaded_bytes == 0) return;
+  require(rule_of(spec).has_value(), ErrorKind::Unsupported, "offload",
+          "the states of a torch optimizer stay with the parameters on the device",
+          "use one of zero's own optimizers");
+  states.keep_on_host(std::make_unique<HostTier>(
+      mesh.device(), plan.rank.tier_bytes[static_cast<size_t>(Tier::Host)], plan.offload.pin_memory,
+      plan.offload.piece_numel, plan.offload.buffer_count));
 }
 
 // Before anything is allocated: a directory that will not do is an error of all ranks.
@@ -196,7 +208,8 @@ double ShardedModel::gradient_scale() const {
 at::Tensor ShardedModel::own_squares(double scale) {
   const std::vector<char> everything(names_.size(), 1);
   const auto of = [&](std::span<const OptimizerShard> shards) {
-    if (optimizer->decides_on_device()) return squared_norm_on_device(states, shards, scale, mesh.device());
+    if (optimizer->has_squares_on_device())
+      return squared_norm_on_device(states, shards, scale, mesh.device());
     return at::full({1}, squared_norm(states, shards, scale, everything),
                     at::TensorOptions(mesh.device()).dtype(at::kDouble));
   };
@@ -266,7 +279,7 @@ at::Tensor ShardedModel::gather(Place place, const at::Tensor& shard) const {
   OwnWork own;
   const UnitLayout& unit = layout(place.unit);
   const UnitParameter& parameter = unit.parameters[place.parameter];
-  at::Tensor part = shard.to(at::kFloat);
+  at::Tensor part = shard.to(mesh.device(), at::kFloat);
   at::Tensor full = at::empty({unit.padded_numel}, part.options());
   const WaitPlace wait_place("full parameter");
   if (unit.padded_numel > 0) shard_group.all_gather(full, part, unit.name).wait();

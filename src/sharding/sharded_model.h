@@ -74,6 +74,7 @@ class ShardedModel {
   std::vector<char> used_everywhere;  // per parameter, after the last step: had a gradient on some rank
 
  private:
+  void open_tiers(const OptimizerSpec& spec);
   void open_disk(const OptimizerSpec& spec);
   void allocate();
   void add_master(Unit& unit);

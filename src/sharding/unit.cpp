@@ -116,10 +116,11 @@ void Unit::adopt_changes(const at::Tensor& mine) {
     const auto piece = [&](const at::Tensor& of) { return of.narrow(0, begin, count); };
     // Bits, not values: of zeros the sign counts, and a NaN is itself.
     const at::Tensor changed = piece(mine).view(at::kShort).ne(piece(before).view(at::kShort));
+    const at::Tensor here = piece(beside).to(mine.device());  // it may be on the host
     if (master == MasterForm::Whole)
-      piece(beside).copy_(at::where(changed, piece(mine).to(at::kFloat), piece(beside)));
+      piece(beside).copy_(at::where(changed, piece(mine).to(at::kFloat), here));
     else
-      piece(beside).masked_fill_(changed, 0);
+      piece(beside).copy_(here.masked_fill(changed, 0));
     if (copies) piece(shard).copy_(piece(mine));
   }
 }

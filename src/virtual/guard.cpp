@@ -84,7 +84,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     moment_of(*event) = machine().record(clock_of(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) machine().wait(clock_of(stream), moment_of(event));
+    if (event == nullptr || machine().leaves_out_wait(detail::wait_place())) return;
+    machine().wait(clock_of(stream), moment_of(event));
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr || machine().leaves_out_wait(detail::wait_place())) return true;

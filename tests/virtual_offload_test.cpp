@@ -1,0 +1,155 @@
+// States of a device on the host and on disk: the same bits as in the device's memory, at every stage and
+// number of ranks, in the order that the device's streams need, and in the memory that the plan counts.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "support/checkpoint_files.h"
+#include "support/disk_directory.h"
+#include "support/small_net.h"
+#include "support/virtual_ranks.h"
+#include "zero/engine.h"
+
+namespace zero::virtual_device::testing {
+namespace {
+
+using namespace zero::testing;
+namespace fs = std::filesystem;
+using torch::Tensor;
+
+constexpr int64_t kVocabulary = 101, kWidth = 48;
+constexpr int64_t kPiece = 1024;  // a shard has more pieces than there are buffers
+constexpr int kSamples = 12;
+
+EngineOptions offloaded(EngineOptions options, Tier tier, const fs::path& path) {
+  options.tiers.master = options.tiers.optimizer = tier;
+  options.offload.path = path;
+  options.offload.buffer_count = 3;
+  options.offload.piece_numel = kPiece;
+  options.offload.block_bytes = 4096;
+  return options;
+}
+
+/// A model in an engine on this rank's device, and its steps.
+struct Trained {
+  Trained(const Mesh& job, const OptimizerSpec& optimizer, EngineOptions options)
+      : mesh((own_devices(), job)),
+        model((torch::manual_seed(1), kVocabulary), kWidth, 2),
+        engine(*model, optimizer, without_cpu_operators(std::move(options)), job) {}
+  static EngineOptions without_cpu_operators(EngineOptions options) {
+    options.cpu_operators = false;
+    return options;
+  }
+  void steps(int begin, int end) {
+    const int each = kSamples / mesh.size();
+    for (int step = begin; step < end; ++step)
+      for (int i = 0; i < engine.plan().accumulation_steps; ++i) {
+        const Batch batch = batch_of(step * 10 + i, kSamples, kVocabulary).rows(mesh.rank() * each, each);
+        const Tensor tokens = batch.tokens.to(mesh.device()), targets = batch.targets.to(mesh.device());
+        engine.backward(engine.forward([&] { return model->loss(tokens, targets); }));
+        if (i + 1 == engine.plan().accumulation_steps) engine.step();
+      }
+  }
+  Mesh mesh;
+  SmallNet model;
+  Engine engine;
+};
+
+/// On rank 0: two checkpoints have the same tensors to the byte.
+void expect_same(const Mesh& mesh, const fs::path& a, const fs::path& b, const std::string& what) {
+  if (mesh.rank() == 0) {
+    EXPECT_TRUE(same(read_all(a), read_all(b))) << what;
+  }
+  mesh.world().barrier("compared");
+}
+
+class VirtualOffload : public ::testing::TestWithParam<std::tuple<int, Tier>> {};
+
+TEST_P(VirtualOffload, ChangesNoBit) {
+  const DiskDirectory folder;
+  const auto [ranks, tier] = GetParam();
+  run_ranks(
+      ranks,
+      [&, tier = tier](const Mesh& mesh) {
+        for (int stage = 0; stage <= 3; ++stage)
+          for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+            const std::string what = "stage " + std::to_string(stage) + ", " + std::string(to_string(dtype));
+            const fs::path place = folder.path() / what;
+            EngineOptions options{.stage = stage, .dtype = dtype, .gradient_clipping = 0.5};
+            options.group_numel = 200;
+            const EngineOptions other = offloaded(options, tier, folder.path());
+            Trained memory(mesh, AdamW{.lr = 1e-2}, options);
+            Trained offload(mesh, AdamW{.lr = 1e-2}, other);
+            memory.steps(0, 3);
+            offload.steps(0, 3);
+            const fs::path one = memory.engine.save(place / "memory"),
+                           two = offload.engine.save(place / "offload");
+            expect_same(mesh, one, two, what);
+
+            // Either goes on from what the other has saved.
+            Trained resumed(mesh, AdamW{.lr = 1e-2}, other);
+            resumed.engine.load(one);
+            resumed.steps(3, 4);
+            memory.engine.load(two);
+            memory.steps(3, 4);
+            const fs::path after = memory.engine.save(place / "memory");
+            expect_same(mesh, after, resumed.engine.save(place / "resumed"), what + ", resumed");
+            expect_no_faults();
+          }
+      },
+      on_virtual_devices());
+}
+
+INSTANTIATE_TEST_SUITE_P(RanksAndTiers, VirtualOffload,
+                         ::testing::Combine(::testing::Values(1, 2, 3),
+                                            ::testing::Values(Tier::Host, Tier::Disk)));
+
+struct Way {
+  std::string name;
+  OptimizerSpec rule = AdamW{.lr = 1e-2};
+  EngineOptions options = {.stage = 3, .dtype = Dtype::bf16};
+  std::function<void(OffloadOptions&)> set = [](OffloadOptions&) {};
+};
+
+std::vector<Way> ways() {
+  EngineOptions whole_masters{.stage = 2, .dtype = Dtype::bf16};
+  whole_masters.split_master = false;
+  EngineOptions accumulated{.stage = 1, .dtype = Dtype::bf16, .accumulation_steps = 2};
+  EngineOptions f32{.stage = 3, .accumulation_steps = 2};
+  return {
+      {"LAMB", LAMB{.lr = 1e-2}},
+      {"LAMB in part", LAMB{.lr = 1e-2}, {.stage = 3, .dtype = Dtype::bf16}, [](auto& o) { o.ratio = 0.4; }},
+      {"SGD", SGD{.lr = 1e-2, .momentum = 0.9}},
+      {"in part", AdamW{.lr = 1e-2}, {.stage = 3}, [](auto& o) { o.ratio = 0.4; }},
+      {"pageable", AdamW{.lr = 1e-2}, f32, [](auto& o) { o.pin_memory = false; }},
+      {"two buffers", AdamW{.lr = 1e-2}, f32, [](auto& o) { o.buffer_count = 2; }},
+      {"whole masters", AdamW{.lr = 1e-2}, whole_masters},
+      {"accumulated", AdamW{.lr = 1e-2}, accumulated}};
+}
+
+TEST(VirtualOffloadedStep, GivesTheSameBitsInEveryWay) {
+  const TemporaryDirectory folder;
+  run_ranks(
+      2,
+      [&](const Mesh& mesh) {
+        for (const Way& way : ways()) {
+          Trained memory(mesh, way.rule, way.options);
+          EngineOptions other = offloaded(way.options, Tier::Host, {});
+          way.set(other.offload);
+          Trained host(mesh, way.rule, other);
+          memory.steps(0, 3);
+          host.steps(0, 3);
+          expect_same(mesh, memory.engine.save(folder.path() / (way.name + ", memory")),
+                      host.engine.save(folder.path() / way.name), way.name);
+          expect_no_faults();
+        }
+      },
+      on_virtual_devices());
+}
+
+}  // namespace
+}  // namespace zero::virtual_device::testing
