@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace zero::detail {
@@ -16,6 +18,7 @@ namespace {
 struct Tree {
   int first, last;  // of the first part
   std::shared_ptr<const Tree> inside, rest;
+  int tier = -1;
 };
 using TreePtr = std::shared_ptr<const Tree>;
 
@@ -42,14 +45,15 @@ TreePtr tree_of(const std::vector<ChainPart>& parts, size_t from = 0) {
   if (from == parts.size()) return nullptr;
   const ChainPart& part = parts[from];
   EXPECT_TRUE(!part.keeps || part.first == part.last);
-  return std::make_shared<Tree>(
-      Tree{part.first, part.last, part.keeps ? nullptr : tree_of(part.inside), tree_of(parts, from + 1)});
+  return std::make_shared<Tree>(Tree{part.first, part.last, part.keeps ? nullptr : tree_of(part.inside),
+                                     tree_of(parts, from + 1), part.tier});
 }
 
 /// Carries a plan out, and counts.
 class Machine {
  public:
-  explicit Machine(const std::vector<ChainUnit>& units) : units_(units) {}
+  Machine(const std::vector<ChainUnit>& units, const std::vector<ChainTier>& tiers)
+      : units_(units), tiers_(tiers) {}
 
   void run(const Tree* plan) {
     forward(plan);
@@ -67,8 +71,8 @@ class Machine {
     for (; part != nullptr; part = part->rest.get()) {
       const bool is_end = part->rest == nullptr;
       for (int unit = part->first; unit <= part->last; ++unit) {
-        time_ += units_[unit].forward_time;
-        if (part->inside == nullptr) hold(units_[unit].kept_bytes);
+        time_ += std::max(units_[unit].forward_time, way_out(*part));
+        if (part->inside == nullptr && part->tier < 0) hold(units_[unit].kept_bytes);
         if (unit < part->last || !is_end) hold(units_[unit + 1].input_bytes);
         if (unit > part->first) drop(units_[unit].input_bytes);
       }
@@ -80,7 +84,8 @@ class Machine {
     backward(part->rest.get());
     if (part->rest != nullptr) drop(units_[part->rest->first].input_bytes);
     if (part->inside == nullptr) {
-      time_ += units_[part->first].backward_time;
+      if (part->tier >= 0) hold(units_[part->first].kept_bytes);
+      time_ += std::max(units_[part->first].backward_time, way_back(*part));
       drop(units_[part->first].kept_bytes);
     } else {
       forward(part->inside.get());
@@ -88,15 +93,26 @@ class Machine {
     }
   }
 
+  static int64_t whole(double time) { return static_cast<int64_t>(std::ceil(time)); }
+  double bytes_of(const Tree& part) const { return static_cast<double>(units_[part.first].kept_bytes); }
+  int64_t way_out(const Tree& part) const {
+    return part.tier < 0 ? 0 : whole(bytes_of(part) * tiers_[part.tier].out_time);
+  }
+  int64_t way_back(const Tree& part) const {
+    return part.tier < 0 ? 0 : whole(bytes_of(part) * tiers_[part.tier].back_time);
+  }
+
   const std::vector<ChainUnit>& units_;
+  const std::vector<ChainTier>& tiers_;
   int64_t held_ = 0, peak_ = 0, time_ = 0;
 };
 
 struct Outcome {
   int64_t peak, time;
 };
-Outcome outcome_of(const std::vector<ChainUnit>& units, const TreePtr& plan) {
-  Machine machine(units);
+Outcome outcome_of(const std::vector<ChainUnit>& units, const TreePtr& plan,
+                   const std::vector<ChainTier>& tiers = {}) {
+  Machine machine(units, tiers);
   machine.run(plan.get());
   return {machine.peak(), machine.time()};
 }
@@ -111,11 +127,12 @@ std::vector<ChainUnit> random_chain(int units, std::mt19937& random) {
 }
 
 /// At every budget, as good as the best of all plans; and what it says is what it takes.
-void expect_best(const std::vector<ChainUnit>& units, const std::vector<TreePtr>& plans) {
+void expect_best(const std::vector<ChainUnit>& units, const std::vector<TreePtr>& plans,
+                 const std::vector<ChainTier>& tiers = {}) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   std::vector<int64_t> best(most_bytes(units) + 3, kNone);  // by budget
   for (const TreePtr& plan : plans) {
-    const Outcome found = outcome_of(units, plan);
+    const Outcome found = outcome_of(units, plan, tiers);
     ASSERT_LT(found.peak, std::ssize(best));
     best[found.peak] = std::min(best[found.peak], found.time);
   }
@@ -123,12 +140,12 @@ void expect_best(const std::vector<ChainUnit>& units, const std::vector<TreePtr>
     best[budget] = std::min(best[budget], best[budget - 1]);
   int64_t least = -1;
   for (int64_t budget = 0; budget < std::ssize(best); ++budget) {
-    const auto plan = plan_chain(units, budget);
+    const auto plan = plan_chain(units, budget, tiers);
     ASSERT_EQ(plan.has_value(), best[budget] != kNone) << budget;
     if (!plan) continue;
     if (least < 0) least = budget;
     EXPECT_EQ(plan->time, best[budget]) << budget;
-    const Outcome carried_out = outcome_of(units, tree_of(plan->parts));
+    const Outcome carried_out = outcome_of(units, tree_of(plan->parts), tiers);
     EXPECT_EQ(carried_out.time, plan->time);
     EXPECT_LE(carried_out.peak, budget);
   }
@@ -144,6 +161,54 @@ TEST(ChainPlan, EqualsTheBestOfAllPlans) {
     const int chains = units <= 6 ? 60 : units <= 8 ? 20 : 4;
     for (int chain = 0; chain < chains; ++chain) expect_best(random_chain(units, random), plans);
   }
+}
+
+/// The plans of all_plans(), and those with units that keep in a tier instead, but for what is computed
+/// again.
+std::vector<TreePtr> plans_with_tiers(int first, int last, int tiers,
+                                      std::vector<std::vector<std::vector<TreePtr>>>& known) {
+  if (first > last) return {nullptr};
+  std::vector<TreePtr> plans;
+  for (const TreePtr& rest : plans_with_tiers(first + 1, last, tiers, known))
+    for (int tier = -1; tier < tiers; ++tier)
+      plans.push_back(std::make_shared<Tree>(Tree{first, first, nullptr, rest, tier}));
+  for (int end = first; end < last; ++end)
+    for (const TreePtr& rest : plans_with_tiers(end + 1, last, tiers, known))
+      for (const TreePtr& inside : all_plans(first, end, known))
+        plans.push_back(std::make_shared<Tree>(Tree{first, end, inside, rest}));
+  return plans;
+}
+
+TEST(ChainPlan, EqualsTheBestOfAllPlansWithTiers) {
+  std::mt19937 random(3);
+  const auto rate = [&] { return static_cast<double>(random() % 200) / 100; };
+  bool some_offloaded = false;
+  for (const auto& [most_units, tiers] : {std::pair{10, 1}, std::pair{6, 2}}) {
+    for (int units = 1; units <= most_units; ++units) {
+      std::vector<std::vector<std::vector<TreePtr>>> known(units, std::vector<std::vector<TreePtr>>(units));
+      const std::vector<TreePtr> plans = plans_with_tiers(0, units - 1, tiers, known);
+      for (int chain = 0; chain < (units <= 6 ? 30 : units <= 8 ? 5 : 1); ++chain) {
+        std::vector<ChainTier> rates;
+        for (int i = 0; i < tiers; ++i) rates.push_back({.out_time = rate(), .back_time = rate()});
+        const std::vector<ChainUnit> sizes = random_chain(units, random);
+        expect_best(sizes, plans, rates);
+        for (const ChainPart& part : plan_chain(sizes, least_budget_bytes(sizes), rates)->parts)
+          some_offloaded |= part.tier >= 0;
+      }
+    }
+  }
+  EXPECT_TRUE(some_offloaded);
+}
+
+TEST(ChainPlan, AFastTierReplacesRecomputation) {
+  const std::vector<ChainUnit> units(
+      12, {.forward_time = 10, .backward_time = 20, .input_bytes = 1, .kept_bytes = 10});
+  const int64_t budget = most_bytes(units) / 2;
+  const ChainTier fast{.out_time = 1, .back_time = 2}, slow{.out_time = 2.5, .back_time = 2};
+  EXPECT_EQ(plan_chain(units, budget, {fast})->time, 12 * 30);
+  // 15 more than its forward: computing it again takes 10.
+  EXPECT_EQ(plan_chain(units, budget, {slow})->time, plan_chain(units, budget)->time);
+  EXPECT_EQ(plan_chain(units, budget, {slow, fast})->time, 12 * 30);
 }
 
 TEST(ChainPlan, KeepsEverythingWhereItFits) {

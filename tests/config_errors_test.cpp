@@ -239,7 +239,10 @@ TEST(ConfigErrors, Recomputation) {
             place + "recompute: expected \"none\", \"all\" or \"auto\" or an integer >= 1, got 0");
   EXPECT_EQ(error_of(begin + "\"memory\": \"1GiB\"" + end),
             place + "memory: expected null unless recompute is \"auto\", got 1073741824");
-  EXPECT_NE(error_of(begin + "\"recompute\": \"auto\"" + end).find("expected bytes with recompute \"auto\""),
+  EXPECT_NE(error_of(begin + "\"offload\": \"auto\"" + end).find("unless recompute is \"auto\""),
+            std::string::npos);
+  EXPECT_NE(error_of(begin + "\"offload\": \"disk\"" + end)
+                .find("expected \"none\" or \"host\" without a directory"),
             std::string::npos);
   EXPECT_EQ(error_of(begin + "\"cpu_checkpointing\": true" + end),
             place +

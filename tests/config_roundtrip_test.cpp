@@ -60,6 +60,10 @@ void random_precision_and_zero(Dice& d, Config& c) {
   c.residency.share = d.flip();
   c.recompute.every = d.one_of<int64_t>({kRecomputeNone, kRecomputeAll, kRecomputeAuto, 5});
   if (c.recompute.every == kRecomputeAuto) c.recompute.memory_bytes = d.one_of<int64_t>({0, 4096, kAllBytes});
+  using Tier = ActivationTier;
+  c.recompute.tier = d.one_of({Tier::Device, Tier::Host, Tier::Disk});
+  if (c.recompute.every == kRecomputeAuto && d.flip()) c.recompute.tier = Tier::Auto;
+  if (c.recompute.tier != Tier::Device) c.recompute.path = "/scratch";
   c.recompute.inputs_on_host = c.recompute.every != kRecomputeNone && d.flip();
   c.residency.split_master = d.flip();
   c.residency.group_numel = d.from(1, 1 << 30);

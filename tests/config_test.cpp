@@ -354,6 +354,10 @@ TEST(Config, Recomputation) {
   EXPECT_EQ(policy("\"recompute\": 3").every, 3);
   EXPECT_EQ(policy("\"recompute\": \"auto\", \"memory\": \"2MiB\""),
             (RecomputePolicy{.every = kRecomputeAuto, .memory_bytes = 2 << 20}));
+  EXPECT_EQ(
+      policy("\"offload\": \"disk\", \"offload_path\": \"/scratch\", \"offload_buffer_size\": \"1MiB\""),
+      (RecomputePolicy{.tier = ActivationTier::Disk, .path = "/scratch", .buffer_bytes = 1 << 20}));
+  EXPECT_EQ(policy("\"recompute\": \"auto\", \"offload\": \"auto\"").memory_bytes, -1);
 }
 
 TEST(Config, ExampleFilesAreValid) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "zero/activation_store.h"
 #include "zero/recompute_policy.h"
 
 namespace zero {
@@ -23,7 +24,7 @@ class BlockChain {
  public:
   using Block = std::function<at::Tensor(const at::Tensor& x, int64_t block)>;
 
-  /// Throws Config for an impossible policy.
+  /// Throws Config for an impossible policy, and as ActivationStore where it names a disk.
   explicit BlockChain(const RecomputePolicy& policy = {});
   const RecomputePolicy& policy() const { return policy_; }
 
@@ -39,11 +40,16 @@ class BlockChain {
   /// Collective over the mesh.
   std::string choose(const Mesh& mesh);
 
+  /// Of what is in that tier: nothing where none may be.
+  ActivationStoreStats stored(Tier tier) const;
+
   struct Measured;
   struct Choice;
+  struct Stores;
 
  private:
   RecomputePolicy policy_;
+  std::shared_ptr<const Stores> stores_;  // where something may go
   std::shared_ptr<Measured> measured_;    // automatic policies only
   std::shared_ptr<const Choice> choice_;  // once made
 };

@@ -1,11 +1,20 @@
 #pragma once
-// Which blocks of a chain are recomputed in backward.
+// Which blocks of a chain are recomputed in backward, and where what the others keep waits for it.
 
 #include <cstdint>
+#include <string>
 
 namespace zero {
 
 inline constexpr int64_t kRecomputeNone = 0, kRecomputeAll = 1, kRecomputeAuto = -1;
+
+/// Where what blocks keep, and the inputs of recomputed ones, wait for backward.
+enum class ActivationTier {
+  Device,  // where they are
+  Host,    // on a device: in memory of the host. On the CPU that is where they are
+  Disk,    // in a file of the rank's
+  Auto,    // with kRecomputeAuto: block by block, by the measured rates; a disk only if there is a path
+};
 
 struct RecomputePolicy {
   /// Every so many-th block, the first among them: 1 is all, 0 none. kRecomputeAuto: what takes the least
@@ -16,6 +25,12 @@ struct RecomputePolicy {
   int64_t memory_bytes = -1;
   /// Inputs of recomputed blocks on a device wait in memory of the host.
   bool inputs_on_host = false;
+  /// With kRecomputeAuto: what a block may choose beside keeping and recomputing.
+  ActivationTier tier = ActivationTier::Device;
+  /// ActivationTier::Disk and Auto: a directory on a disk.
+  std::string path = {};
+  /// Disk: memory that passes values on, each way (ActivationStoreOptions::buffer_bytes).
+  int64_t buffer_bytes = 64LL << 20;
   bool operator==(const RecomputePolicy&) const = default;
 
   /// Of a policy that is not auto.

@@ -1,6 +1,7 @@
 #pragma once
 // The whole public surface. Each header stands alone; including those that are needed compiles faster.
 
+#include "zero/activation_store.h"
 #include "zero/block_chain.h"
 #include "zero/box.h"
 #include "zero/checkpoint.h"

@@ -127,6 +127,8 @@ void derive(Config& c) {
   c.residency.prefetch_bytes = tighter(c.residency.prefetch_bytes, c.zero.prefetch_numel, *p.param_dtype);
   if (c.zero.sub_group_numel)
     c.offload.how.piece_numel = piece_of(*c.zero.sub_group_numel, c.offload.how.piece_numel);
+  if (c.recompute.tier != ActivationTier::Device && c.recompute.path.empty())
+    c.recompute.path = c.offload.how.path;
   if (c.model.seed < 0) c.model.seed = c.run.seed;
   if (c.data.seed < 0) c.data.seed = c.run.seed;
   if (c.data.sequence_length == 0) c.data.sequence_length = c.model.context_length;

@@ -137,13 +137,17 @@ void check_lora(const Config& c, Checks& checks) {
 void check_recompute(const Config& c, Checks& checks) {
   const RecomputePolicy& r = c.recompute;
   const bool is_auto = r.every == kRecomputeAuto;
-  checks.expect(!is_auto || r.memory_bytes >= 0, "activation_checkpointing.memory",
-                "bytes with recompute \"auto\"", "null",
-                "say what the blocks may keep, or recompute \"all\"");
   checks.expect(is_auto || r.memory_bytes < 0, "activation_checkpointing.memory",
                 "null unless recompute is \"auto\"", to_string(r.memory_bytes));
   checks.expect(!r.inputs_on_host || r.every != kRecomputeNone, "activation_checkpointing.cpu_checkpointing",
                 "false where nothing is recomputed", "true", "set activation_checkpointing.recompute");
+  checks.expect(is_auto || r.tier != ActivationTier::Auto, "activation_checkpointing.offload",
+                "\"none\", \"host\" or \"disk\" unless recompute is \"auto\"", "\"auto\"",
+                "set activation_checkpointing.recompute to \"auto\", or name the tier");
+  checks.expect(r.tier != ActivationTier::Disk || !r.path.empty() || !c.offload.how.path.empty(),
+                "activation_checkpointing.offload", "\"none\" or \"host\" without a directory", "\"disk\"",
+                "let activation_checkpointing.offload_path name an existing directory on a disk");
+  checks.expect(r.buffer_bytes >= 0, "activation_checkpointing.offload_buffer_size", "bytes", "null");
 }
 
 void check_precision(const Config& c, Checks& checks) {

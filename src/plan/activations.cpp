@@ -48,6 +48,11 @@ template <class Shape>
 Layers layers_of(const Shape& s, const Batch& b, const RecomputePolicy& recompute) {
   const double input = b.tokens * static_cast<double>(s.width) * b.e, whole = b.tokens * layer_of(s, b);
   const auto count = static_cast<double>(s.layers), all = count * whole - input;
+  if (recompute.every == kRecomputeAuto && recompute.memory_bytes < 0) return {.kept = all, .again = 0};
+  if (recompute.tier == ActivationTier::Disk && recompute.every != kRecomputeAuto) {
+    const auto buffer = static_cast<double>(recompute.buffer_bytes);
+    return {.kept = std::min(all, buffer), .again = std::min(all, whole + buffer)};
+  }
   if (recompute.every == kRecomputeNone) return {.kept = all, .again = 0};
   if (recompute.every == kRecomputeAuto) {
     const auto allowed = static_cast<double>(recompute.memory_bytes);

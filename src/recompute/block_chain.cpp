@@ -1,12 +1,15 @@
 #include "zero/block_chain.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -14,34 +17,44 @@
 #include "mesh/agree.h"
 #include "recompute/chain_plan.h"
 #include "recompute/region.h"
+#include "recompute/stopwatch.h"
 #include "zero/error.h"
 #include "zero/mesh.h"
 #include "zero/recompute.h"
 
 namespace zero {
 
+using Clock = std::chrono::steady_clock;
+
 /// The blocks as they ran last. Backward may tell from another thread.
 struct BlockChain::Measured {
   struct Figures {
-    double forward_s = 0, input_bytes = 0, kept_bytes = 0;
+    double forward_s = 0, backward_s = 0, input_bytes = 0, kept_bytes = 0;
   };
 
-  void tell(int64_t block, const Figures& figures) {
+  void tell(int64_t block, double forward_s, int64_t input_bytes) {
     const std::lock_guard lock(mutex);
     if (std::ssize(blocks) <= block) blocks.resize(block + 1);
-    blocks[block] = {.forward_s = figures.forward_s,
-                     .input_bytes = std::max(blocks[block].input_bytes, figures.input_bytes),
-                     .kept_bytes = blocks[block].kept_bytes};
+    blocks[block].forward_s = forward_s;
+    blocks[block].input_bytes = std::max(blocks[block].input_bytes, static_cast<double>(input_bytes));
+  }
+  /// A block begins to be computed again: the backward of the one behind it is over.
+  void begin_again(int64_t block) {
+    const std::lock_guard lock(mutex);
+    if (again != block + 1) return;
+    blocks[again].backward_s = std::chrono::duration<double>(Clock::now() - again_at).count();
   }
   void tell_kept(int64_t block, int64_t bytes) {
     const std::lock_guard lock(mutex);
     blocks[block].kept_bytes = std::max(blocks[block].kept_bytes, static_cast<double>(bytes));
-    went_back = true;
+    again = block;
+    again_at = Clock::now();
   }
 
   std::mutex mutex;
   std::vector<Figures> blocks;
-  bool went_back = false;
+  int64_t again = -1;  // computed again last; none before a backward
+  Clock::time_point again_at;
 };
 
 /// A plan of the blocks from 0 on.
@@ -50,10 +63,20 @@ struct BlockChain::Choice {
   int64_t blocks;
 };
 
+struct BlockChain::Stores {
+  std::unique_ptr<const ActivationStore> host, disk;
+  const ActivationStore* of(Tier tier) const {
+    return tier == Tier::Host ? host.get() : tier == Tier::Disk ? disk.get() : nullptr;
+  }
+};
+
 namespace {
 
 using Block = BlockChain::Block;
 using Parts = std::vector<detail::ChainPart>;
+using StoreScope = std::optional<ActivationStore::Scope>;
+
+constexpr std::array kOffloadTiers{Tier::Host, Tier::Disk};  // as plans number them
 
 std::string name_of(int64_t first, int64_t last) {
   return first == last ? "block " + std::to_string(first)
@@ -64,66 +87,121 @@ RecomputeOptions options_for(int64_t first, int64_t last, bool inputs_on_host) {
   return {.name = name_of(first, last), .preserve_random_state = true, .inputs_on_host = inputs_on_host};
 }
 
-at::Tensor run_parts(at::Tensor x, const Parts& parts, const Block& block, bool inputs_on_host) {
+at::Tensor run_parts(at::Tensor x, const Parts& parts, const Block& block, const RecomputePolicy& policy,
+                     const BlockChain::Stores* stores) {
   for (const detail::ChainPart& part : parts) {
     if (part.keeps) {
+      StoreScope scope;
+      if (part.tier >= 0) scope.emplace(*stores->of(kOffloadTiers[part.tier]));
       x = block(x, part.first);
       continue;
     }
-    const auto run = [=](const at::Tensor& in) { return run_parts(in, part.inside, block, inputs_on_host); };
-    x = recompute(run, x, options_for(part.first, part.last, inputs_on_host));
+    const auto run = [=](const at::Tensor& in) { return run_parts(in, part.inside, block, policy, nullptr); };
+    x = recompute(run, x, options_for(part.first, part.last, policy.inputs_on_host));
   }
   return x;
 }
 
-void wait_for(const at::Tensor& x) {
-  if (!x.is_cpu()) c10::impl::VirtualGuardImpl(x.device().type()).synchronizeDevice(x.device().index());
-}
-
 at::Tensor run_measured(const at::Tensor& x, int64_t index, const Block& block, bool inputs_on_host,
                         const std::shared_ptr<BlockChain::Measured>& measured) {
-  using Clock = std::chrono::steady_clock;
   const auto run = [=](const std::vector<at::Tensor>& in) {
     return std::vector<at::Tensor>{block(in[0], index)};
   };
   const std::vector<at::Tensor> inputs{x};
+  const at::Device device = x.device();
   const auto region =
       std::make_shared<detail::Region>(run, inputs, options_for(index, index, inputs_on_host));
-  region->observe([=](int64_t bytes) { measured->tell_kept(index, bytes); });
-  wait_for(x);
-  const auto begin = Clock::now();
-  const at::Tensor y = region->run(inputs)[0];
-  wait_for(y);
-  measured->tell(index, {.forward_s = std::chrono::duration<double>(Clock::now() - begin).count(),
-                         .input_bytes = static_cast<double>(x.nbytes())});
+  region->observe(
+      [=] {
+        detail::wait_for(device);
+        measured->begin_again(index);
+      },
+      [=](int64_t bytes) {
+        detail::wait_for(device);
+        measured->tell_kept(index, bytes);
+      });
+  at::Tensor y;
+  const double forward_s = detail::seconds_of(device, [&] { y = region->run(inputs)[0]; });
+  measured->tell(index, forward_s, static_cast<int64_t>(x.nbytes()));
   return y;
 }
 
-/// The most that any rank along "dp" and "tp" has measured, [blocks, 3].
-at::Tensor most_of(const Mesh& mesh, const std::vector<BlockChain::Measured::Figures>& blocks) {
-  detail::require_same(mesh, std::to_string(blocks.size()) + " blocks", "measured blocks");
-  at::Tensor figures = at::zeros({std::ssize(blocks), 3}, at::kDouble);
-  for (int64_t i = 0; i < std::ssize(blocks); ++i) {
-    figures[i][0] = blocks[i].forward_s;
-    figures[i][1] = blocks[i].input_bytes;
-    figures[i][2] = blocks[i].kept_bytes;
-  }
-  figures = figures.to(mesh.device()).flatten();
+constexpr int kColumns = 4;
+
+/// The largest of all ranks along "dp" and "tp".
+at::Tensor most_of(const Mesh& mesh, const at::Tensor& own) {
+  const at::Tensor figures = own.to(mesh.device()).flatten();
   for (const Axis& axis : mesh.axes())
     if (axis.name == "dp" || axis.name == "tp")
       mesh.group(axis.name).all_reduce(figures, Group::Reduce::Max, "measured blocks").wait();
-  return figures.cpu().view({-1, 3});
+  return figures.cpu().view_as(own);
 }
 
+/// [blocks, kColumns]
+at::Tensor figures_of(const std::vector<BlockChain::Measured::Figures>& blocks) {
+  at::Tensor figures = at::zeros({std::ssize(blocks), kColumns}, at::kDouble);
+  auto rows = figures.accessor<double, 2>();
+  for (int64_t i = 0; i < std::ssize(blocks); ++i) {
+    rows[i][0] = blocks[i].forward_s;
+    rows[i][1] = blocks[i].backward_s;
+    rows[i][2] = blocks[i].input_bytes;
+    rows[i][3] = blocks[i].kept_bytes;
+  }
+  return figures;
+}
+
+/// Times in microseconds. Where the first block's backward ends nobody sees: it is taken to be to its forward
+/// as the others' are; a block alone, twice as long.
 std::vector<detail::ChainUnit> units_of(const at::Tensor& figures) {
   std::vector<detail::ChainUnit> units;
   const auto rows = figures.accessor<double, 2>();
-  for (int64_t i = 0; i < figures.size(0); ++i)
+  double forward_s = 0, backward_s = 0;
+  for (int64_t i = 1; i < figures.size(0); ++i) {
+    forward_s += rows[i][0];
+    backward_s += rows[i][1];
+  }
+  const double ratio = forward_s > 0 ? backward_s / forward_s : 2;
+  for (int64_t i = 0; i < figures.size(0); ++i) {
+    const double backward = i > 0 ? rows[i][1] : rows[i][0] * ratio;
     units.push_back({.forward_time = std::max<int64_t>(1, std::llround(rows[i][0] * 1e6)),
-                     .backward_time = 0,
-                     .input_bytes = static_cast<int64_t>(rows[i][1]),
-                     .kept_bytes = static_cast<int64_t>(rows[i][2])});
+                     .backward_time = std::llround(backward * 1e6),
+                     .input_bytes = static_cast<int64_t>(rows[i][2]),
+                     .kept_bytes = static_cast<int64_t>(rows[i][3])});
+  }
   return units;
+}
+
+/// By number of tier. What cannot be used is never worth its time. Collective.
+std::vector<detail::ChainTier> tiers_of(const Mesh& mesh, const BlockChain::Stores* stores) {
+  if (stores == nullptr) return {};
+  constexpr double kNever = 1e3;  // seconds a byte
+  at::Tensor rates = at::full({std::ssize(kOffloadTiers), 2}, kNever, at::kDouble);
+  detail::together(mesh, "activation_checkpointing", [&] {
+    for (int64_t i = 0; i < std::ssize(kOffloadTiers); ++i) {
+      const ActivationStore* const store = stores->of(kOffloadTiers[i]);
+      if (store == nullptr || (kOffloadTiers[i] == Tier::Host && mesh.device().is_cpu())) continue;
+      const ActivationStore::Rates rate = store->measure(mesh.device());
+      rates[i][0] = rate.out_s;
+      rates[i][1] = rate.back_s;
+    }
+  });
+  rates = most_of(mesh, rates);
+  std::vector<detail::ChainTier> tiers;
+  for (int64_t i = 0; i < rates.size(0); ++i)
+    tiers.push_back(
+        {.out_time = rates[i][0].item<double>() * 1e6, .back_time = rates[i][1].item<double>() * 1e6});
+  return tiers;
+}
+
+/// With the memory that a disk's transfers pass through, or without both.
+std::optional<detail::ChainPlan> best_plan(const std::vector<detail::ChainUnit>& units,
+                                           const RecomputePolicy& policy,
+                                           const std::vector<detail::ChainTier>& tiers, bool has_disk) {
+  const auto plain = detail::plan_chain(units, policy.memory_bytes);
+  if (tiers.empty()) return plain;
+  const auto with =
+      detail::plan_chain(units, policy.memory_bytes - (has_disk ? policy.buffer_bytes : 0), tiers);
+  return with && (!plain || with->time < plain->time) ? with : plain;
 }
 
 std::string mebibytes(int64_t bytes) {
@@ -133,53 +211,96 @@ std::string mebibytes(int64_t bytes) {
   return text.str();
 }
 
-std::string names_of(const Parts& parts) {
+template <class Is>
+std::string names_of(const Parts& parts, Is is) {
   std::string names;
   for (const detail::ChainPart& part : parts) {
-    if (part.keeps) continue;
+    if (!is(part)) continue;
     names += (names.empty() ? "" : ", ") + std::to_string(part.first);
     if (part.last > part.first) names += "-" + std::to_string(part.last);
   }
   return names;
 }
 
+std::string rate_text(const detail::ChainTier& tier) {
+  std::ostringstream text;
+  text.precision(2);
+  text << std::fixed << 1e-3 / tier.out_time << " GB/s there, " << 1e-3 / tier.back_time << " back";
+  return text.str();
+}
+
 std::string paragraph(const std::vector<detail::ChainUnit>& units, const detail::ChainPlan& plan,
-                      int64_t budget_bytes) {
-  int64_t forward = 0;
-  for (const detail::ChainUnit& unit : units) forward += unit.forward_time;
+                      int64_t budget_bytes, const std::vector<detail::ChainTier>& tiers) {
+  int64_t forward = 0, both = 0;
+  for (const detail::ChainUnit& unit : units) {
+    forward += unit.forward_time;
+    both += unit.forward_time + unit.backward_time;
+  }
   const auto kept = std::count_if(plan.parts.begin(), plan.parts.end(),
-                                  [](const detail::ChainPart& part) { return part.keeps; });
+                                  [](const detail::ChainPart& part) { return part.keeps && part.tier < 0; });
   std::ostringstream text;
   text << "recomputation: " << kept << " of " << units.size() << " blocks keep their activations";
-  if (kept < std::ssize(units)) text << ", computed again: " << names_of(plan.parts);
+  const std::string again = names_of(plan.parts, [](const auto& part) { return !part.keeps; });
+  if (!again.empty()) text << ", computed again: " << again;
+  for (int tier = 0; tier < std::ssize(tiers); ++tier) {
+    const std::string there = names_of(plan.parts, [=](const auto& part) { return part.tier == tier; });
+    if (!there.empty())
+      text << ", on " << to_string(kOffloadTiers[tier]) << " (" << rate_text(tiers[tier]) << "): " << there;
+  }
   text << "; all would keep " << mebibytes(detail::most_bytes(units)) << " of a micro-batch, and "
        << mebibytes(budget_bytes) << " are allowed";
   text.precision(1);
-  text << std::fixed << "; that computes "
-       << 100.0 * static_cast<double>(plan.time - forward) / static_cast<double>(forward)
-       << "% of the blocks' forward again, as little as any choice that fits";
+  text << std::fixed << "; that takes "
+       << 100.0 * static_cast<double>(plan.time - both) / static_cast<double>(forward)
+       << "% of the blocks' forward more, as little as any choice that fits";
   return text.str();
+}
+
+std::shared_ptr<const BlockChain::Stores> stores_of(const RecomputePolicy& policy) {
+  const bool is_auto = policy.tier == ActivationTier::Auto;
+  const bool host = is_auto || policy.tier == ActivationTier::Host,
+             disk = policy.tier == ActivationTier::Disk || (is_auto && !policy.path.empty());
+  if (!host && !disk) return nullptr;
+  const auto store = [&](Tier tier) {
+    return std::make_unique<const ActivationStore>(
+        ActivationStoreOptions{.tier = tier,
+                               .path = policy.path,
+                               .buffer_bytes = policy.buffer_bytes,
+                               .key = "activation_checkpointing.offload_path"});
+  };
+  auto stores = std::make_shared<BlockChain::Stores>();
+  if (host) stores->host = store(Tier::Host);
+  if (disk) stores->disk = store(Tier::Disk);
+  return stores;
 }
 
 }  // namespace
 
 BlockChain::BlockChain(const RecomputePolicy& policy) : policy_(policy) {
+  const bool is_auto = policy.every == kRecomputeAuto;
   require(policy.every >= kRecomputeAuto, ErrorKind::Config, "recompute",
           "expected every so many-th block or auto, got " + std::to_string(policy.every));
-  if (policy.every != kRecomputeAuto) return;
+  require(is_auto || policy.tier != ActivationTier::Auto, ErrorKind::Config,
+          "activation_checkpointing.offload", "auto chooses where recomputation is auto too",
+          "name the host or a disk, or recompute auto");
+  stores_ = stores_of(policy);
+  if (!is_auto) return;
   require(policy.memory_bytes >= 0, ErrorKind::Config, "recompute",
           "auto needs the bytes that the blocks may keep", "give them, or recompute all or every k-th block");
   measured_ = std::make_shared<Measured>();
 }
 
 at::Tensor BlockChain::run(at::Tensor x, int64_t first, int64_t last, const Block& block) {
-  const bool keeps_all = !c10::GradMode::is_enabled() || policy_.every == kRecomputeNone;
-  if (!keeps_all && choice_ && first == 0 && last == choice_->blocks)
-    return run_parts(x, choice_->parts, block, policy_.inputs_on_host);
+  const bool has_gradient = c10::GradMode::is_enabled();
+  if (has_gradient && choice_ && first == 0 && last == choice_->blocks)
+    return run_parts(x, choice_->parts, block, policy_, stores_.get());
+  StoreScope scope;
+  if (has_gradient && stores_ && !measured_)
+    scope.emplace(*stores_->of(policy_.tier == ActivationTier::Host ? Tier::Host : Tier::Disk));
   for (int64_t i = first; i < last; ++i) {
-    if (!keeps_all && measured_ && !choice_)
+    if (has_gradient && measured_ && !choice_)
       x = run_measured(x, i, block, policy_.inputs_on_host, measured_);
-    else if (!keeps_all && (measured_ || policy_.recomputes(i)))
+    else if (has_gradient && (measured_ || policy_.recomputes(i)))
       x = recompute([=](const at::Tensor& in) { return block(in, i); }, x,
                     options_for(i, i, policy_.inputs_on_host));
     else
@@ -191,21 +312,28 @@ at::Tensor BlockChain::run(at::Tensor x, int64_t first, int64_t last, const Bloc
 bool BlockChain::must_choose() const {
   if (!measured_ || choice_) return false;
   const std::lock_guard lock(measured_->mutex);
-  return measured_->went_back;
+  return measured_->again >= 0;
 }
 
 std::string BlockChain::choose(const Mesh& mesh) {
   require(must_choose(), ErrorKind::Usage, "recompute", "there is nothing to choose from",
           "call it once, with an automatic policy, after the first backward");
-  const std::vector<detail::ChainUnit> units = units_of(most_of(mesh, measured_->blocks));
-  const auto plan = detail::plan_chain(units, policy_.memory_bytes);
+  detail::require_same(mesh, std::to_string(measured_->blocks.size()) + " blocks", "measured blocks");
+  const std::vector<detail::ChainUnit> units = units_of(most_of(mesh, figures_of(measured_->blocks)));
+  const std::vector<detail::ChainTier> tiers = tiers_of(mesh, stores_.get());
+  const auto plan = best_plan(units, policy_, tiers, stores_ && stores_->disk);
   if (!plan)
     fail(ErrorKind::Config, "recompute",
          "the blocks need " + mebibytes(detail::least_budget_bytes(units)) +
              " at least, whatever is computed again, and may keep " + mebibytes(policy_.memory_bytes),
          "allow them more, or make the micro-batch smaller");
   choice_ = std::make_shared<const Choice>(Choice{.parts = plan->parts, .blocks = std::ssize(units)});
-  return paragraph(units, *plan, policy_.memory_bytes);
+  return paragraph(units, *plan, policy_.memory_bytes, tiers);
+}
+
+ActivationStoreStats BlockChain::stored(Tier tier) const {
+  const ActivationStore* const store = stores_ ? stores_->of(tier) : nullptr;
+  return store == nullptr ? ActivationStoreStats{} : store->stats();
 }
 
 }  // namespace zero

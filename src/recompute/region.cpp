@@ -9,6 +9,7 @@
 
 #include "base/shape_text.h"
 #include "recompute/host_inputs.h"
+#include "recompute/saved_parameter.h"
 #include "recompute/saved_tensor_hooks.h"
 #include "seam/storage_access.h"
 #include "zero/error.h"
@@ -65,12 +66,6 @@ class HooksOf : public SavedTensorHooks {
 at::Tensor without_graph(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   return tensor.detach();
-}
-
-// A leaf that needs a gradient, or a view of one.
-bool is_parameter(const at::Tensor& tensor) {
-  const at::TensorBase& leaf = tensor.is_view() ? tensor._base() : tensor;
-  return leaf.is_leaf() && leaf.requires_grad();
 }
 
 std::string text_of(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device) {
@@ -185,6 +180,7 @@ int64_t Region::bytes_brought_back(const std::vector<at::Tensor>& inputs) const 
 }
 
 void Region::repeat() {
+  if (begins_) begins_();
   const std::vector<at::Tensor> inputs = inputs_again();
   const ForwardState::Scope as_then(state_);
   const at::AutoGradMode with_graph(true);
@@ -196,7 +192,7 @@ void Region::repeat() {
     fn_(inputs);
   } catch (const EndOfRepetition& end) {
     if (end.region != this) throw;
-    if (observer_) observer_(bytes_brought_back(inputs));
+    if (ends_) ends_(bytes_brought_back(inputs));
     return;
   } catch (const Error&) {
     throw;

@@ -36,9 +36,12 @@ class Region : public std::enable_shared_from_this<Region> {
  public:
   Region(TensorsFunction fn, const std::vector<at::Tensor>& inputs, const RecomputeOptions& options);
 
-  /// `observer` is told, after every repetition, the bytes of what it brought back beside inputs and
-  /// parameters.
-  void observe(std::function<void(int64_t bytes)> observer) { observer_ = std::move(observer); }
+  /// `begins` is called before every repetition; `ends` after it, with the bytes of what it brought back
+  /// beside inputs and parameters.
+  void observe(std::function<void()> begins, std::function<void(int64_t bytes)> ends) {
+    begins_ = std::move(begins);
+    ends_ = std::move(ends);
+  }
 
   /// The forward. Once.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs);
@@ -73,7 +76,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<std::weak_ptr<Slot>> slots_;
   int64_t next_ = 0, last_needed_ = -1;  // of slots_, in a repetition
   std::mutex mutex_;
-  std::function<void(int64_t bytes)> observer_;
+  std::function<void()> begins_;
+  std::function<void(int64_t bytes)> ends_;
 };
 
 }  // namespace zero::detail

@@ -86,17 +86,25 @@ void DiskFile::open() {
   descriptor_ = ::mkostemp(path.data(), O_CLOEXEC);  // mode 0600
   if (descriptor_ < 0) fail_here(ErrorKind::Io, options_, "takes no file: " + text_of(errno), kNameADisk);
   if (::unlink(path.c_str()) != 0) fail_here(ErrorKind::Io, options_, "keeps a file: " + text_of(errno), "");
-  if (options_.bytes > 0 && ::fallocate(descriptor_, 0, 0, options_.bytes) != 0) {
-    const int error = errno;
-    fail_here(ErrorKind::Io, options_,
-              "cannot set " + std::to_string(options_.bytes) +
-                  " bytes aside for this rank's states: " + text_of(error),
-              error == EOPNOTSUPP ? "choose a file system that can, such as ext4, xfs or btrfs"
-                                  : remedy_for(error));
-  }
+  if (options_.bytes > 0) set_aside(0, options_.bytes);
   is_direct_ = ::fcntl(descriptor_, F_SETFL, ::fcntl(descriptor_, F_GETFL) | O_DIRECT) == 0;
   device_ = options_.open_device ? options_.open_device(descriptor_)
                                  : open_block_device(descriptor_, options_.queue_depth, options_.threads);
+}
+
+void DiskFile::set_aside(int64_t begin, int64_t bytes) {
+  if (::fallocate(descriptor_, 0, begin, bytes) == 0) return;
+  const int error = errno;
+  fail_here(
+      ErrorKind::Io, options_,
+      "cannot set " + std::to_string(bytes) + " bytes aside for this rank's states: " + text_of(error),
+      error == EOPNOTSUPP ? "choose a file system that can, such as ext4, xfs or btrfs" : remedy_for(error));
+}
+
+void DiskFile::extend(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  set_aside(options_.bytes, round_up(bytes, kAlignment));
+  options_.bytes += round_up(bytes, kAlignment);
 }
 
 DiskFile::~DiskFile() {

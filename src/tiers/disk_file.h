@@ -57,6 +57,8 @@ class DiskFile {
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
+  /// Sets so many bytes more of the disk aside. Throws Io where it has too little space.
+  void extend(int64_t bytes);
   /// Room for so many bytes, rounded up to kAlignment. Until it is written it reads as zeros, without a
   /// transfer. Throws Internal where the file has no more.
   Extent add_extent(int64_t bytes);
@@ -106,6 +108,7 @@ class DiskFile {
   };
 
   void open();
+  void set_aside(int64_t begin, int64_t bytes);
   Ticket add_request(Request request);
   // Of the thread.
   void run();
