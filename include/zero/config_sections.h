@@ -207,7 +207,12 @@ struct ParallelConfig {
   enum class Backend { Auto, Shm, Gloo, Nccl };
   int ranks = 0;     // 0: any; otherwise a check against the number of ranks that come
   int tensor = 1;    // ranks that share each layer: the axis "tp" of the mesh; more than 1 is not there yet
-  int pipeline = 1;  // stages of layers: the axis "pp" of the mesh; more than 1 is not there yet
+  int pipeline = 1;  // ranks that a sample goes through: the axis "pp" of the mesh
+  std::string schedule = "1f1b";  // of the pipeline: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, search
+  int chunks = 2;                 // interleaved: stages a rank
+  enum class Balance { Cost, Parameters, Uniform };
+  Balance balance = Balance::Cost;    // of stages: the slowest's operations, parameters, or number of blocks
+  std::vector<int64_t> stage_blocks;  // by hand: of each stage, in order; empty: by balance
   int shard_group_ranks = 0;  // hybrid: ranks that share a shard (shard_group); 0: all; must divide the ranks
   double timeout_s = 600;     // a collective or rendezvous that takes longer is an error
   Backend backend = Backend::Auto;

@@ -70,6 +70,7 @@ struct EngineStats {
 
 class Engine;
 namespace detail {
+struct EngineAccess;
 struct EngineState;
 class ForwardScope {
  public:
@@ -179,6 +180,9 @@ class Engine {
 
  private:
   friend class GatherScope;
+  friend struct detail::EngineAccess;
+  explicit Engine(std::unique_ptr<detail::EngineState> state);
+
   std::unique_ptr<detail::EngineState> state_;
 };
 

@@ -30,6 +30,9 @@ struct EngineOptions {
   std::optional<DtypeOption> dtype = {};
   std::optional<DtypeOption> buffer_dtype = {};  // of floating buffers; unset: `dtype`, or their own
   int accumulation_steps = 1;    // micro-batches per optimizer step; gradients are averaged over them
+  // Stages 2 and 3 add up micro-batches on each rank, as 0 and 1 do, and reduce after the last: the bits of
+  // these, less traffic, and memory for whole sums. A pipeline does so.
+  bool reduce_once = false;
   double gradient_clipping = 0;  // global L2 norm; 0: off
   std::vector<ParameterGroup> groups = {};  // learning rate and decay by name pattern
   std::optional<LrSchedule> schedule = {};  // unset: the optimizer's rate, or what set_learning_rate() says

@@ -18,6 +18,8 @@ struct ParameterPart {
   // Boxes that the module's parameter holds beside the first, joined along the dim in which they begin
   // elsewhere: parts of queries, keys and values that one product makes. Disjoint, in the parameter's order.
   std::vector<Box> beside = {};
+  // Some other rank holds this box too, counts it in norms and saves it; both get the same gradients.
+  bool is_copy = false;
 
   /// Of what the module holds; `box`'s size where it is alone.
   std::vector<int64_t> shape() const;

@@ -27,6 +27,7 @@
 #include "zero/mesh.h"
 #include "zero/model_spec.h"
 #include "zero/optimizer.h"
+#include "zero/pipeline.h"
 #include "zero/plan.h"
 #include "zero/plan_report.h"
 #include "zero/recompute.h"

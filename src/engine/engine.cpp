@@ -32,7 +32,10 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
     BypassIntercept bypass;
     c10::NoGradGuard no_grad;
     at::Tensor gradient = std::exchange(variable.mutable_grad(), at::Tensor());
-    if (state->in_backward) return state->model.gradients->on_gradient(parameter_, gradient);
+    if (state->in_backward) {
+      if (state->takes_gradient && state->takes_gradient(parameter_, gradient)) return;
+      return state->model.gradients->on_gradient(parameter_, gradient);
+    }
     require(is_in_another_engine && !state->in_forward, ErrorKind::Usage, state->model.names()[parameter_],
             "its gradient comes from a backward that the engine knows nothing of",
             "call engine.backward(loss) in place of loss.backward()");
@@ -186,6 +189,8 @@ Engine::Engine(torch::nn::Module& module, OptimizerSpec optimizer, EngineOptions
 Engine::Engine(torch::jit::Module& module, OptimizerSpec optimizer, EngineOptions options, Mesh mesh)
     : state_(std::make_unique<detail::EngineState>(detail::parameters_of(module), std::move(optimizer),
                                                    std::move(options), std::move(mesh))) {}
+
+Engine::Engine(std::unique_ptr<detail::EngineState> state) : state_(std::move(state)) {}
 
 Engine::~Engine() = default;
 

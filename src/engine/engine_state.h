@@ -2,6 +2,7 @@
 // What an engine is made of. The public class is a thin front of it.
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,8 @@ struct EngineState {
   StepCounts counts;   // but for uncounted
   std::optional<StepResult> uncounted;
   bool in_forward = false, in_backward = false;
+  // Takes a parameter's gradient in place of the sums, where it returns true.
+  std::function<bool(int parameter, const at::Tensor& gradient)> takes_gradient;
   double waited_s = 0;
   int64_t loaded_bytes = 0;
   std::exception_ptr deferred;

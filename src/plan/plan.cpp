@@ -331,6 +331,7 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
   plan.replica_ranks = places.ranks / plan.shard_ranks;
   const bool shards_share = shares_memory(plan.shard_ranks);
   plan.placements = placements_for(options.stage, options.share_parameters && shards_share);
+  if (options.reduce_once) plan.placements.gradient = Placement::Partial;
   plan.accumulation_dtype = options.accumulation_dtype;
   plan.state = {.gradient_bytes = itemsize(plan.accumulation_dtype),
                 .bf16_master_bytes = options.split_master && optimizer.splits_master ? 2 : 4,

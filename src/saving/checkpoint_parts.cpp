@@ -63,6 +63,7 @@ std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas) {
     for (const ShardSegment& segment : model.segments(unit)) {
       const auto place = model.place_of(segment.name);
       const ParameterPart& held = model.layout(unit).parameters[static_cast<size_t>(place.parameter)].part;
+      if (share_among_replicas && held.is_copy) continue;
       const Share share = share_among_replicas ? share_of(model, held) : Share();
       // In values: each of some elements.
       const int64_t values = (segment.numel() + each - 1) / each;

@@ -57,7 +57,8 @@ void AxesAgreement::find_copies(const Mesh& mesh, const Plan& plan) {
   for_each_parameter(plan, [&](const UnitParameter& parameter) {
     const auto& over = parameter.part.replicated_over;
     const auto is_first = [&](const std::string& axis) { return mesh.group(axis).rank() == 0; };
-    is_copy_.push_back(std::all_of(over.begin(), over.end(), is_first) ? 0 : 1);
+    const bool first = std::all_of(over.begin(), over.end(), is_first) && !parameter.part.is_copy;
+    is_copy_.push_back(first ? 0 : 1);
   });
 }
 

@@ -1,0 +1,110 @@
+#pragma once
+// Pipeline parallelism: a model cut into stages, which micro-batches go through one after the other while
+// other ranks do the same with other micro-batches.
+//
+//   torch::nn::Sequential net(...);                                  // of 6 elements, the same on all ranks
+//   zero::MeshOptions axes{.axes = {{"pp", 2}, {"dp", -1}}};
+//   zero::Pipeline pipeline(*net, zero::stages_of(*net, {3, 3}), zero::AdamW{}, {.stage = 2},
+//                           {.micro_batches = 8}, zero::Mesh::from_environment(axes));
+//   pipeline.train([&](int i) { return zero::StageTensors{inputs[i]}; },
+//                  [&](const zero::StageTensors& out, int i) { return loss(out[0], targets[i]); });
+//   pipeline.step();
+//
+// What a rank holds of the module, its stages', is sharded over "dp" by an Engine. A schedule is a table of
+// actions that is proved free of deadlock before it runs (src/pipeline). Gradients are added up in the order
+// of the micro-batches in fp32 and reduced once, after the last: under every schedule, and whatever the
+// number of stages, a step has the bits of one rank that accumulates as many micro-batches (with several
+// ranks along "dp": of that many ranks without a pipeline, at stage 0 or 1).
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zero/engine.h"
+
+namespace torch::nn {
+class Module;
+class SequentialImpl;
+}  // namespace torch::nn
+
+namespace zero {
+
+/// What flows from one stage to the next: dense tensors on the mesh's device, of at most 8 dimensions, at
+/// most 12 of them. Their number, shapes and types may differ from one micro-batch to the next. Those that
+/// need a gradient get one back.
+using StageTensors = std::vector<at::Tensor>;
+
+/// Part of a model's forward.
+struct PipelineStage {
+  /// Patterns of the names of the module's parameters and buffers that `forward` uses ("layers.3.*"). A
+  /// parameter of several stages is tied: each holds it, their gradients are added from the last stage to the
+  /// first, and it counts once in norms and checkpoints.
+  std::vector<std::string> parameters;
+  /// From what the stage before gave (the first: the micro-batch's input) to what the next one, or the loss,
+  /// takes. Uses parameters of the module's that `parameters` match, and no others.
+  std::function<StageTensors(const StageTensors&)> forward;
+};
+
+/// Neighbouring elements of a Sequential of one tensor: `counts[s]` for stage s, all of them together.
+/// Throws Config where the counts do not add up. The module must outlive the stages.
+std::vector<PipelineStage> stages_of(torch::nn::SequentialImpl& module, const std::vector<int64_t>& counts);
+
+struct PipelineOptions {
+  int micro_batches = 1;          // of a step: any number, fewer than stages too
+  std::string schedule = "1f1b";  // or gpipe, interleaved, zb-h1, zb-h2, zb-v, search: `zero pipeline`
+  int chunks = 2;                 // interleaved: stages a rank
+  double kept_micro_batches = 0;  // zb-v, search: whose activations a rank may keep; 0: as many as ranks
+  // Where set, the default generator begins at a number that follows from this one, the step, the place along
+  // "dp", the micro-batch and the stage before each stage's forward: dropout does not depend on the schedule.
+  // Unset: the generator is left alone, and draws depend on the order of a rank's forwards.
+  std::optional<uint64_t> seed = {};
+};
+
+class Pipeline {
+ public:
+  /// Of micro-batch `index`: what the first stage takes. Called on the first stage's rank alone.
+  using Input = std::function<StageTensors(int index)>;
+  /// The scalar loss of micro-batch `index`, from the last stage's result. Called on the last stage's rank
+  /// alone. May use parameters of the last stage.
+  using Loss = std::function<at::Tensor(const StageTensors& result, int index)>;
+
+  /// `stages`: as many as the ranks along "pp", or times the chunks of an interleaved schedule (zb-v: times
+  /// 2), in order; the same on all ranks. `module`: whole on every rank, best built under lazily(), whose
+  /// parameters of other stages then never get memory. options.accumulation_steps follows from
+  /// `pipeline.micro_batches`. Collective. Throws Config for stages that do not fit the mesh, and for
+  /// parameters that no stage uses.
+  Pipeline(torch::nn::Module& module, std::vector<PipelineStage> stages, const OptimizerSpec& optimizer,
+           EngineOptions options, const PipelineOptions& pipeline, const Mesh& mesh);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  /// Forwards and backwards of all micro-batches of a step, as the schedule has them. Returns their losses,
+  /// fp64 [micro_batches] on the mesh's device, on every rank of the pipeline. Collective.
+  at::Tensor train(const Input& input, const Loss& loss);
+  /// Averages over micro-batches and "dp", clips by the norm of all stages, updates. After train().
+  /// Collective.
+  StepResult step();
+  /// Forwards alone, without gradient, of any number of micro-batches: their losses as train() returns them.
+  at::Tensor evaluate(int micro_batches, const Input& input, const Loss& loss);
+
+  /// Of this rank's parameters: for saving, loading, learning rates. Its forward() and backward() are the
+  /// pipeline's to call.
+  Engine& engine();
+  const Engine& engine() const;
+  int stage_count() const;
+  /// Of this rank, by chunk.
+  std::vector<int> own_stages() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace zero

@@ -1,0 +1,65 @@
+#include "engine/engine_access.h"
+
+#include <utility>
+
+#include "autograd/tied_gradients.h"
+#include "compute/memory_purpose.h"
+#include "operators/cpu_operators.h"
+#include "zero/error.h"
+
+namespace zero::detail {
+namespace {
+
+// A round of the gradients that is not the step's last sends nothing where they are partial.
+template <class Work>
+void in_round(EngineState& state, bool is_last, Work work) {
+  state.begin_call();
+  require(state.micro_step == 0, ErrorKind::Usage, "backward", "the gradients of this step are reduced",
+          "call step() first");
+  const EngineCall call(state, Trace::Row::Compute, is_last ? "reduction" : "backward");
+  const DefaultPurposeScope purpose(MemoryPurpose::Activations);
+  state.open_pass();
+  state.model.gradients->begin_backward(is_last);
+  try {
+    work();
+    const OwnWork own;
+    state.model.gradients->end_backward();
+    state.model.residency->trim();
+  } catch (const std::exception& error) {
+    state.fail_pass(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> EngineAccess::make(ModelParameters parameters, const OptimizerSpec& optimizer,
+                                           const EngineOptions& options, const Mesh& mesh) {
+  return std::unique_ptr<Engine>(
+      new Engine(std::make_unique<EngineState>(std::move(parameters), optimizer, options, mesh)));
+}
+
+void EngineAccess::accumulate(Engine& engine, const std::vector<at::Tensor>& outputs,
+                              const std::function<void()>& backward) {
+  EngineState& state = *engine.state_;
+  in_round(state, /*is_last=*/false, [&] {
+    if (state.model.options.row_gradients) prepare_tied_gradients(outputs);
+    if (state.model.plan.cpu_operators) prepare_cpu_operators(outputs);
+    const InterceptOperators intercept(nullptr, cpu_operators(state.model.plan.cpu_operators));
+    state.in_backward = true;
+    backward();
+    state.in_backward = false;
+  });
+}
+
+void EngineAccess::finish(Engine& engine, const std::vector<std::pair<int, at::Tensor>>& from_elsewhere) {
+  EngineState& state = *engine.state_;
+  in_round(state, /*is_last=*/true, [&] {
+    const OwnWork own;
+    for (const auto& [parameter, gradient] : from_elsewhere)
+      state.model.gradients->on_gradient(parameter, gradient);
+  });
+  state.micro_step = state.model.plan.accumulation_steps;
+}
+
+}  // namespace zero::detail

@@ -1,0 +1,357 @@
+#include "zero/pipeline.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "compute/wait_place.h"
+#include "engine/engine_access.h"
+#include "mesh/agree.h"
+#include "pipeline/schedules.h"
+#include "stages/places.h"
+#include "stages/same_values.h"
+#include "stages/split_backward.h"
+#include "stages/stage_parameters.h"
+#include "stages/tied_sums.h"
+#include "zero/error.h"
+#include "zero/torch_dtype.h"
+
+namespace zero {
+namespace {
+
+using detail::EngineAccess;
+using detail::MessageName;
+using detail::Places;
+using detail::SplitBackward;
+using detail::TiedSums;
+using pipeline::Action;
+using pipeline::Pass;
+using Kind = MessageName::Kind;
+
+Group group_along_pipeline(const Mesh& mesh) {
+  const auto axes = mesh.axes();
+  require(std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.name == "pp"; }),
+          ErrorKind::Config, "pipeline", "the mesh has no axis \"pp\"",
+          "give MeshOptions::axes {{\"pp\", stages}, {\"dp\", -1}}");
+  return mesh.group("pp");
+}
+
+// Sums have the bits of one rank's accumulation only if each stage sees micro-batches in order.
+void require_in_order(const pipeline::Table& table) {
+  for (const auto& row : table.rows) {
+    std::map<std::pair<Pass, int>, int> next;
+    for (const Action& action : row)
+      require(action.micro_batch == next[{action.pass, action.chunk}]++, ErrorKind::Internal, "pipeline",
+              "a schedule changes the order of micro-batches");
+  }
+}
+
+pipeline::Table checked_table(const PipelineOptions& options, int ranks) {
+  pipeline::Table table = pipeline::make_schedule(
+      pipeline::kind_from(options.schedule), ranks, options.micro_batches, options.chunks,
+      {.costs = {}, .kept_micro_batches = options.kept_micro_batches});
+  pipeline::check_table(table);
+  require_in_order(table);
+  return table;
+}
+
+std::vector<std::string> replicated_axes(const Mesh& mesh) {
+  std::vector<std::string> names;
+  for (const Axis& axis : mesh.axes())
+    if (axis.name != "dp" && axis.name != "pp" && axis.size > 1) names.push_back(axis.name);
+  return names;
+}
+
+// splitmix64 over what tells one forward from another.
+uint64_t seed_of(std::initializer_list<uint64_t> numbers) {
+  uint64_t state = 0;
+  for (const uint64_t number : numbers) {
+    state += number + 0x9e3779b97f4a7c15u;
+    state = (state ^ state >> 30) * 0xbf58476d1ce4e5b9u;
+    state = (state ^ state >> 27) * 0x94d049bb133111ebu;
+    state ^= state >> 31;
+  }
+  return state & 0xffffffffu;  // all that the CPU's generator looks at
+}
+
+/// What a stage keeps of a micro-batch between its passes.
+struct UnderWay {
+  StageTensors inputs, outputs;
+  std::unique_ptr<SplitBackward> split;
+};
+
+}  // namespace
+
+struct Pipeline::State {
+  State(torch::nn::Module& module, std::vector<PipelineStage> the_stages, const OptimizerSpec& optimizer,
+        EngineOptions engine_options, const PipelineOptions& pipeline_options, const Mesh& the_mesh);
+
+  void run(const Action& action, const Input& input, const Loss& loss);
+  void forward(int stage, int micro_batch, const Input& input, const Loss& loss);
+  void backward(int stage, int micro_batch, bool splits);
+  void backward_of_weights(int stage, int micro_batch);
+  StageTensors inputs_of(int stage, int micro_batch, const Input& input);
+  StageTensors compute(int stage, int micro_batch, const StageTensors& inputs, const Loss& loss);
+  void give_on(const StageTensors& outputs, int stage, int micro_batch);
+  void give_back(const StageTensors& gradients, int stage, int micro_batch);
+  at::Tensor shared_losses();
+  template <class Work>
+  void together(Work work);
+
+  bool is_last(int stage) const { return stage + 1 == places.shape().stages(); }
+  UnderWay& under_way_of(int stage, int micro_batch) { return under_way[{stage, micro_batch}]; }
+
+  std::vector<PipelineStage> stages;
+  PipelineOptions options;
+  Mesh mesh;
+  Group group;
+  Places places;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<TiedSums> tied;
+  std::map<std::pair<int, int>, UnderWay> under_way;  // by stage and micro-batch
+  at::Tensor losses;                                  // fp64, by micro-batch; on the last stage's rank
+  uint64_t pass = 0;                                  // of training, for seeds
+};
+
+Pipeline::State::State(torch::nn::Module& module, std::vector<PipelineStage> the_stages,
+                       const OptimizerSpec& optimizer, EngineOptions engine_options,
+                       const PipelineOptions& pipeline_options, const Mesh& the_mesh)
+    : stages(std::move(the_stages)),
+      options(pipeline_options),
+      mesh(the_mesh),
+      group(group_along_pipeline(mesh)),
+      places(checked_table(options, group.size()), group.rank(), group, mesh.device()) {
+  const pipeline::Shape& shape = places.shape();
+  require(std::ssize(stages) == shape.stages(), ErrorKind::Config, "pipeline",
+          std::to_string(stages.size()) + " stages, expected " + std::to_string(shape.stages()) + ": " +
+              std::to_string(shape.chunks) + " for each of " + std::to_string(shape.ranks) + " ranks");
+  for (const PipelineStage& stage : stages)
+    require(stage.forward != nullptr, ErrorKind::Config, "pipeline", "a stage has no forward");
+  detail::StageParameters parameters = detail::parameters_of_stages(
+      module, stages, shape, group.rank(), replicated_axes(mesh), engine_options.parts);
+  engine_options.parts = std::move(parameters.parts);
+  engine_options.accumulation_steps = options.micro_batches;
+  engine_options.reduce_once = true;
+  engine = EngineAccess::make(std::move(parameters.held), optimizer, engine_options, mesh);
+
+  detail::EngineState& state = EngineAccess::state(*engine);
+  std::vector<int> numbers;
+  for (const detail::TiedParameter& one : parameters.tied) {
+    const auto& names = state.model.names();
+    const auto found = std::find(names.begin(), names.end(), one.name);
+    numbers.push_back(found == names.end() ? -1 : static_cast<int>(found - names.begin()));
+  }
+  detail::require_same_values(state.model, parameters.tied, numbers);
+  tied = std::make_unique<TiedSums>(std::move(parameters.tied), std::move(numbers),
+                                    scalar_type_of(state.model.plan.accumulation_dtype), places);
+  if (!tied->is_empty())
+    state.takes_gradient = [sums = tied.get()](int parameter, const at::Tensor& gradient) {
+      return sums->take(parameter, gradient);
+    };
+}
+
+StageTensors Pipeline::State::inputs_of(int stage, int micro_batch, const Input& input) {
+  if (stage > 0) return places.take({Kind::Activations, stage - 1, micro_batch}, stage);
+  return input(micro_batch);
+}
+
+StageTensors Pipeline::State::compute(int stage, int micro_batch, const StageTensors& inputs,
+                                      const Loss& loss) {
+  if (options.seed && at::GradMode::is_enabled())
+    at::manual_seed(seed_of({*options.seed, pass, static_cast<uint64_t>(mesh.group("dp").rank()),
+                             static_cast<uint64_t>(micro_batch), static_cast<uint64_t>(stage)}));
+  return engine->forward([&] {
+    StageTensors result = stages[stage].forward(inputs);
+    if (!is_last(stage)) return result;
+    const at::Tensor value = loss(result, micro_batch);
+    require(value.defined() && value.numel() == 1, ErrorKind::Usage, "pipeline", "a loss is no scalar");
+    losses[micro_batch] = value.detach().to(at::kDouble).squeeze();
+    return StageTensors{value};
+  });
+}
+
+void Pipeline::State::give_on(const StageTensors& outputs, int stage, int micro_batch) {
+  if (!is_last(stage)) places.give(outputs, {Kind::Activations, stage, micro_batch}, stage + 1);
+}
+
+void Pipeline::State::give_back(const StageTensors& gradients, int stage, int micro_batch) {
+  if (stage > 0) places.give(gradients, {Kind::Gradients, stage, micro_batch}, stage - 1);
+}
+
+void Pipeline::State::forward(int stage, int micro_batch, const Input& input, const Loss& loss) {
+  UnderWay& mine = under_way_of(stage, micro_batch);
+  mine.inputs = inputs_of(stage, micro_batch, input);
+  mine.outputs = compute(stage, micro_batch, mine.inputs, loss);
+  give_on(mine.outputs, stage, micro_batch);
+}
+
+// With `splits` gradients of weights come later, but for those that other stages wait for.
+void Pipeline::State::backward(int stage, int micro_batch, bool splits) {
+  UnderWay& mine = under_way_of(stage, micro_batch);
+  StageTensors arrived(1);
+  if (!is_last(stage)) arrived = places.take({Kind::Gradients, stage + 1, micro_batch}, stage);
+  std::vector<at::Tensor> roots, gradients, leaves;
+  std::vector<size_t> leaf_at;
+  for (size_t i = 0; i < mine.outputs.size(); ++i) {
+    const at::Tensor& output = mine.outputs[i];
+    if (!output.defined() || !output.requires_grad()) continue;
+    if (!is_last(stage) && !arrived.at(i).defined()) continue;
+    roots.push_back(output);
+    gradients.push_back(is_last(stage) ? at::ones_like(output) : arrived[i]);
+  }
+  for (size_t i = 0; i < mine.inputs.size(); ++i) {
+    const at::Tensor& input = mine.inputs[i];
+    if (stage == 0 || !input.defined() || !input.requires_grad()) continue;
+    leaves.push_back(input);
+    leaf_at.push_back(i);
+  }
+  const bool later = splits && !tied->gives_early(stage);
+  StageTensors back(mine.inputs.size());
+  if (!roots.empty())
+    EngineAccess::accumulate(*engine, roots, [&] {
+      if (!later) return torch::autograd::backward(roots, gradients);
+      mine.split = std::make_unique<SplitBackward>(roots, gradients, leaves);
+    });
+  for (size_t i = 0; i < leaves.size(); ++i)
+    back[leaf_at[i]] = mine.split ? mine.split->input_gradients()[i] : leaves[i].grad();
+  mine.inputs.clear();
+  mine.outputs.clear();
+  give_back(back, stage, micro_batch);
+  if (!later) tied->pass_on(stage, micro_batch);
+  if (!splits) under_way.erase({stage, micro_batch});
+}
+
+void Pipeline::State::backward_of_weights(int stage, int micro_batch) {
+  UnderWay& mine = under_way_of(stage, micro_batch);
+  if (!tied->gives_early(stage)) {
+    if (mine.split) EngineAccess::accumulate(*engine, {}, [&] { mine.split->run_weights(); });
+    tied->pass_on(stage, micro_batch);
+  }
+  under_way.erase({stage, micro_batch});
+}
+
+void Pipeline::State::run(const Action& action, const Input& input, const Loss& loss) {
+  const TraceScope span(mesh.trace(), Trace::Row::Compute, to_string(action, places.shape()));
+  const int stage = places.stage_of(action);
+  switch (action.pass) {
+    case Pass::Forward:
+      return forward(stage, action.micro_batch, input, loss);
+    case Pass::Backward:
+      return backward(stage, action.micro_batch, /*splits=*/false);
+    case Pass::BackwardInput:
+      return backward(stage, action.micro_batch, /*splits=*/true);
+    case Pass::BackwardWeight:
+      return backward_of_weights(stage, action.micro_batch);
+  }
+}
+
+// The last stage's, on all ranks of the pipeline.
+at::Tensor Pipeline::State::shared_losses() {
+  const int root = places.shape().rank_of(places.shape().stages() - 1);
+  const detail::WaitPlace place("losses of a pipeline");
+  if (losses.numel() > 0) group.broadcast(losses, root, "losses").wait();
+  return std::exchange(losses, at::Tensor());
+}
+
+// What fails here is told to the other ranks, who would wait otherwise.
+template <class Work>
+void Pipeline::State::together(Work work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    under_way.clear();
+    tied->abandon();
+    places.abandon();
+    EngineAccess::state(*engine).fail_pass(error.what());
+    throw;
+  }
+}
+
+Pipeline::Pipeline(torch::nn::Module& module, std::vector<PipelineStage> stages,
+                   const OptimizerSpec& optimizer, EngineOptions options, const PipelineOptions& pipeline,
+                   const Mesh& mesh)
+    : state_(std::make_unique<State>(module, std::move(stages), optimizer, std::move(options), pipeline,
+                                     mesh)) {}
+
+Pipeline::~Pipeline() = default;
+
+at::Tensor Pipeline::train(const Input& input, const Loss& loss) {
+  State& state = *state_;
+  state.together([&] {
+    state.losses =
+        at::zeros({state.options.micro_batches}, at::TensorOptions(state.mesh.device()).dtype(at::kDouble));
+    for (const Action& action : state.places.own_actions()) state.run(action, input, loss);
+    EngineAccess::finish(*state.engine, state.tied->totals());
+    state.places.finish();
+  });
+  state.pass++;
+  return state.shared_losses();
+}
+
+StepResult Pipeline::step() { return state_->engine->step(); }
+
+at::Tensor Pipeline::evaluate(int micro_batches, const Input& input, const Loss& loss) {
+  const at::NoGradGuard no_grad;
+  State& state = *state_;
+  require(micro_batches >= 0, ErrorKind::Usage, "pipeline", "a negative number of micro-batches");
+  state.together([&] {
+    state.losses = at::zeros({micro_batches}, at::TensorOptions(state.mesh.device()).dtype(at::kDouble));
+    const std::vector<int> own = own_stages();
+    for (int i = 0; i < micro_batches; ++i)
+      for (const int stage : own) {
+        const StageTensors inputs = state.inputs_of(stage, i, input);
+        state.give_on(state.compute(stage, i, inputs, loss), stage, i);
+      }
+    state.places.finish();
+  });
+  return state.shared_losses();
+}
+
+Engine& Pipeline::engine() { return *state_->engine; }
+const Engine& Pipeline::engine() const { return *state_->engine; }
+int Pipeline::stage_count() const { return state_->places.shape().stages(); }
+
+std::vector<int> Pipeline::own_stages() const {
+  const pipeline::Shape& shape = state_->places.shape();
+  std::vector<int> own;
+  for (int chunk = 0; chunk < shape.chunks; ++chunk)
+    own.push_back(shape.stage_of(state_->group.rank(), chunk));
+  std::sort(own.begin(), own.end());
+  return own;
+}
+
+std::vector<PipelineStage> stages_of(torch::nn::SequentialImpl& module, const std::vector<int64_t>& counts) {
+  int64_t total = 0;
+  for (const int64_t count : counts) {
+    require(count >= 0, ErrorKind::Config, "stages", "a stage of " + std::to_string(count) + " elements");
+    total += count;
+  }
+  require(total == static_cast<int64_t>(module.size()), ErrorKind::Config, "stages",
+          "their counts add up to " + std::to_string(total) + " of the module's " +
+              std::to_string(module.size()) + " elements");
+  const auto named = module.named_children();
+  std::vector<PipelineStage> stages;
+  size_t begin = 0;
+  for (const int64_t count : counts) {
+    const size_t end = begin + static_cast<size_t>(count);
+    PipelineStage stage;
+    for (size_t i = begin; i < end; ++i)
+      if (!named[i].value()->parameters().empty()) stage.parameters.push_back(named[i].key() + ".*");
+    stage.forward = [&module, begin, end](const StageTensors& inputs) {
+      at::Tensor x = inputs.at(0);
+      for (auto at = module.begin() + begin; at != module.begin() + end; ++at)
+        x = at->any_forward(x).get<at::Tensor>();
+      return StageTensors{x};
+    };
+    stages.push_back(std::move(stage));
+    begin = end;
+  }
+  return stages;
+}
+
+}  // namespace zero
