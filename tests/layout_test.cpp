@@ -262,5 +262,21 @@ TEST(Layout, OffsetsDoNotDependOnTheRanks) {
   }
 }
 
+TEST(Layout, TensorsAreShardedOneByOneWhereAsked) {
+  ModuleSpec list{.name = "h", .is_list = true, .parameters = {}, .children = {}};
+  for (const char* name : {"h.0", "h.1"})
+    list.children.push_back({.name = name,
+                             .parameters = {{.name = std::string(name) + ".w", .shape = {5, 2}},
+                                            {.name = std::string(name) + ".b", .shape = {3}}},
+                             .children = {}});
+  const std::vector<UnitLayout> units =
+      make_layout(list, {.shard_ranks = 2, .alignment_numel = 1, .shard_unit = ShardUnit::Tensor});
+  ASSERT_EQ(units.size(), 4u);
+  EXPECT_EQ(units[0].name, "h.0.w");
+  EXPECT_EQ(units[0].shard_numel, 5);
+  EXPECT_EQ(units[1].shard_numel, 2) << "three elements and one of padding";
+  EXPECT_EQ(units[3].name, "h.1.b");
+}
+
 }  // namespace
 }  // namespace zero

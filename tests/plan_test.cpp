@@ -394,6 +394,48 @@ TEST(Plan, StatesOnDiskLeaveMemoryForABuffer) {
   EXPECT_EQ(rank_plan(three_kinds(), options, 4, kTight).total_bytes(), memory.total_bytes());
 }
 
+TEST(Plan, UnitsAreWhereTheirNamesSay) {
+  EngineOptions options{.stage = 1};
+  options.offload.path = "somewhere";
+  options.unit_tiers["2"] = {.optimizer = Tier::Disk};
+  const Plan plan = make_plan(three_kinds(), options, {.ranks = 4}, {.splits_master = false}, kTight);
+  EXPECT_EQ(plan.units[0].tiers, StateTiers{});
+  EXPECT_EQ(plan.units[2].tiers.optimizer, Tier::Disk);
+  EXPECT_EQ(plan.rank.tier_bytes[static_cast<size_t>(Tier::Disk)], 2 * 8);
+  options.unit_tiers["3"] = {};
+  EXPECT_ERROR(make_plan(three_kinds(), options), Config, "no unit of the plan is named \"3\"");
+}
+
+TEST(Plan, WhatStaysGatheredIsGatheredOnceAStepBesideTheBudget) {
+  const ModuleSpec model = chain({100, 100, 100, 100});
+  const auto plan_of = [&](double ratio) {
+    return make_plan(model, {.stage = 3, .budget_bytes = 0, .gathered_ratio = ratio}, {.ranks = 2}, {}, 1);
+  };
+  EXPECT_EQ(plan_of(0).rank.all_gather_elements, 2 * 4 * 100) << "forward and backward";
+  EXPECT_EQ(plan_of(0.5).rank.all_gather_elements, 2 * 100 + 2 * 2 * 100);
+  EXPECT_EQ(plan_of(1).rank.all_gather_elements, 4 * 100);
+  EXPECT_EQ(plan_of(0.5).rank.gather_window_bytes, 2 * 400 + 400);
+  EXPECT_TRUE(plan_of(0.5).units[1].persistent);
+  EXPECT_FALSE(plan_of(0.5).units[2].persistent);
+}
+
+TEST(Plan, SmallParametersStayGatheredUpToATotal) {
+  ModuleSpec model = chain({100, 100, 100});
+  for (ModuleSpec& unit : model.children)
+    unit.parameters.push_back({.name = unit.name + ".bias", .shape = {10}});
+  EngineOptions options{.stage = 3, .persistent_numel = 11, .budget_bytes = 0};
+  const Plan all = make_plan(model, options, {.ranks = 2}, {}, 1);
+  ASSERT_EQ(all.units.size(), 6u);
+  EXPECT_EQ(all.units[1].name, "0#persistent");
+  EXPECT_EQ(all.rank.all_gather_elements, 2 * 300 + 30);
+  options.persistent_total_numel = 25;
+  const Plan two = make_plan(model, options, {.ranks = 2}, {}, 1);
+  EXPECT_EQ(two.units.size(), 5u);
+  EXPECT_EQ(two.rank.all_gather_elements, 2 * 310 + 20);
+  options.stage = 2;
+  EXPECT_EQ(make_plan(model, options, {.ranks = 2}, {}, 1).units.size(), 3u) << "parameters are replicated";
+}
+
 TEST(Plan, BadOffloadIsNamed) {
   EngineOptions options;
   options.tiers.optimizer = Tier::Disk;

@@ -127,6 +127,7 @@ struct RankPlan {
   // Of them, those that are not in the memory that the other figures count: on disk, and beside a device the
   // host's.
   int64_t offloaded_bytes = 0;
+  int64_t gradient_memory_bytes = 0;  // of gradient_bytes, what is not offloaded
   // States on disk: memory for pieces of them on their way, buffer_count * the largest piece's states; the
   // file's size; and what a step reads and writes each.
   int64_t ring_bytes = 0, file_bytes = 0, step_disk_bytes = 0;

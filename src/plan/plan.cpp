@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "plan/disk_pieces.h"
 #include "plan/layout.h"
+#include "plan/rank_bytes.h"
 #include "plan/state_bytes.h"
 #include "plan/traffic.h"
 #include "zero/error.h"
@@ -301,8 +302,10 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
     for (const UnitParameter& parameter : unit.parameters)
       rank.largest_gradient_bytes =
           std::max(rank.largest_gradient_bytes, parameter.numel * itemsize(unit.dtype));
-    add(rank.gradient_bytes, unit.tiers.gradient,
-        (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes);
+    const int64_t gradient = (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
+    add(rank.gradient_bytes, unit.tiers.gradient, gradient);
+    if (unit.tiers.gradient == Tier::Device || (on_cpu && unit.tiers.gradient == Tier::Host))
+      rank.gradient_memory_bytes += gradient;
     add(rank.master_bytes, unit.tiers.master, unit.shard_numel * master_bytes_of(state, unit.dtype));
     add(rank.optimizer_bytes, unit.tiers.optimizer, state.optimizer_bytes_of(unit.shard_numel));
   }
@@ -314,6 +317,12 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
   rank.bucket_bytes = bucket_bytes(plan);
   return rank;
 }
+
+}  // namespace
+
+RankPlan rank_bytes(const Plan& plan, bool on_cpu) { return bytes_of(plan, on_cpu); }
+
+namespace {
 
 // Where the ranks share memory there is no latency to make up for, and small buckets stay in the caches and
 // hold less memory.

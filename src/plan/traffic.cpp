@@ -106,8 +106,9 @@ class GatherCount {
   ResidencyOptions options_;
 };
 
-// All-gathers of each unit in a step.
-std::vector<int64_t> gathers(const Plan& plan) {
+}  // namespace
+
+std::vector<int64_t> gathers_of_step(const Plan& plan) {
   std::vector<int64_t> counts(plan.units.size());
   if (plan.shard_ranks == 1) return counts;
   if (plan.placements.parameter == Placement::Shard)
@@ -117,12 +118,10 @@ std::vector<int64_t> gathers(const Plan& plan) {
   return counts;
 }
 
-}  // namespace
-
 void add_traffic(Plan& plan) {
   Sum all_gather, reduce_scatter, all_reduce, padding, padding_of_shards;
   int64_t reductions = plan.placements.gradient == Placement::Shard ? plan.accumulation_steps : 1;
-  std::vector<int64_t> gather_counts = gathers(plan);
+  std::vector<int64_t> gather_counts = gathers_of_step(plan);
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const UnitLayout& unit = plan.units[i];
     int64_t unit_padding = unit.padded_numel - unit.numel;
