@@ -183,6 +183,8 @@ TEST(Kernels, EveryRulesVariantsGiveTheReferencesBits) {
   compare_updates(SGD{.lr = 0.05, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01});
   compare_updates(SGD{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
   compare_updates(AdamW{.lr = 1, .weight_decay = 0.03});
+  compare_updates(LARS{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+  compare_updates(LARS{.lr = 0.05, .momentum = 0, .weight_decay = 0.01});
 }
 
 // A rule's first phase: the states and the sums.
@@ -194,8 +196,10 @@ TEST(Kernels, EveryRulesDirectionsGiveTheReferencesBits) {
       const auto scalars = scalars_of(rule);
       std::vector<double> expected;
       compare_variants(2, [&](const KernelSet& set, Buffers b, int64_t n) {
-        std::vector<double> sums(Arithmetic<Rule>::kSums, -1);
-        set.of<Rule>().direction(b, scalars, n, sums.data());
+        constexpr int64_t kBlock = 32;
+        std::vector<double> sums(static_cast<size_t>((n + kBlock - 1) / kBlock) * Arithmetic<Rule>::kSums,
+                                 -1);
+        set.of<Rule>().direction(b, scalars, n, kBlock, sums.data());
         if (&set == available_kernels().front()) expected = sums;
         for (size_t i = 0; i < sums.size(); ++i)
           EXPECT_TRUE(sums[i] == expected[i] || (std::isnan(sums[i]) && std::isnan(expected[i])))

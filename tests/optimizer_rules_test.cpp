@@ -58,13 +58,33 @@ void plain_step(const zero::LAMB& r, double lr, double decay, int t, const Tenso
   p.w = p.w - lr * ratio * u;
 }
 
+void plain_step(const zero::LARS& r, double lr, double decay, int t, const Tensor& g, Whole& p) {
+  Tensor step = g;
+  if (p.w.dim() > 1) {
+    const double w_norm = p.w.norm().item<double>();
+    const double divisor = g.norm().item<double>() + decay * w_norm + r.eps;
+    step = (g + decay * p.w) * (w_norm > 0 && divisor > 0 ? r.trust_coefficient * w_norm / divisor : 1);
+  }
+  p.m = t == 1 ? step : r.momentum * p.m + step;
+  p.w = p.w - lr * p.m;
+}
+void plain_step(const zero::Adagrad& r, double lr, double decay, int t, const Tensor& g, Whole& p) {
+  const Tensor decayed = g + decay * p.w;
+  p.v = p.v + decayed * decayed;
+  if (t == 1) p.v = p.v + r.initial_accumulator_value;
+  p.w = p.w - lr / (1 + r.lr_decay * (t - 1)) * decayed / (p.v.sqrt() + r.eps);
+}
+
 // Values other than the defaults, so that each of them counts.
 template <class Rule>
 Rule tried(Rule rule) {
   rule.lr = 0.01;
   rule.weight_decay = 0.1;
   if constexpr (requires { rule.beta1; }) rule.beta1 = 0.8, rule.beta2 = 0.97;
-  if constexpr (requires { rule.momentum; }) rule.momentum = 0.9, rule.dampening = 0.2;
+  if constexpr (requires { rule.momentum; }) rule.momentum = 0.9;
+  if constexpr (requires { rule.dampening; }) rule.dampening = 0.2;
+  if constexpr (requires { rule.trust_coefficient; }) rule.trust_coefficient = 0.05;
+  if constexpr (requires { rule.lr_decay; }) rule.lr_decay = 0.1, rule.initial_accumulator_value = 0.1;
   if constexpr (requires { rule.max_coeff; }) rule.max_coeff = 4, rule.min_coeff = 0.25;
   return rule;
 }

@@ -364,8 +364,8 @@ TEST(Optimizer, SumsOfAParameterAreOfAllItsParts) {
       FAIL() << "no sums were asked for";
     } catch (const Stop&) {
     }
-    ASSERT_EQ(sums.size(), 2 * OptimizerModel::kParameters);
-    EXPECT_GT(sums[2], 0);
+    ASSERT_EQ(sums.size(), 2 * OptimizerModel::kParameters * kernels::kDigits);
+    EXPECT_GT(kernels::total_of(&sums[2 * kernels::kDigits]), 0);
     std::vector<double> both;
     step(first, [&](std::span<double> own) {
       for (size_t i = 0; i < own.size(); ++i) own[i] += sums[i];

@@ -58,8 +58,10 @@ struct Lion {
 ///   u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay w
 ///   w -= lr ratio u,  ratio = |w| / |u| within [min_coeff, max_coeff]; 1 where |w| or |u| is 0
 /// The moments are corrected before the norm is taken, as in the paper and apex's FusedLAMB; DeepSpeed's
-/// FusedLamb, whose bounds of the ratio these are, corrects the step's size instead. Unlike apex the ratio
-/// counts where weight_decay is 0 too, and gradients are clipped as EngineOptions::gradient_clipping says.
+/// FusedLamb, whose bounds of the ratio these are, corrects the step's size instead. apex divides gradients
+/// by max(1, their norm) before: EngineOptions::gradient_clipping = 1 does that here. Named variants are in
+/// named_rules().
+/// The norms have the same bits for any number of ranks (kernels/exact_sum.h).
 struct LAMB {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
@@ -68,10 +70,35 @@ struct LAMB {
   bool bias_correction = true;
   double max_coeff = std::numeric_limits<double>::infinity();
   double min_coeff = 0;
+  bool undecayed_ratio = true;  // off, as apex without use_nvlamb: the ratio is 1 where weight_decay is 0
   bool operator==(const LAMB&) const = default;
 };
+/// LARS (You et al., arXiv 1708.03888). Of a whole parameter w of two dimensions or more, however it is cut:
+///   g = (g + weight_decay w) ratio,  ratio = trust_coefficient |w| / (|g| + weight_decay |w| + eps), 1 where
+///   |w| or the divisor is 0;  buffer = momentum buffer + g;  w -= lr (nesterov: g + momentum buffer; else:
+///   buffer)
+/// Scalars and vectors (biases, norms' weights) have ratio 1 and no decay, as in the paper's runs. Norms as
+/// LAMB's.
+struct LARS {
+  double lr = 0.1;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  double trust_coefficient = 1e-3;
+  double eps = 0;
+  bool nesterov = false;
+  bool operator==(const LARS&) const = default;
+};
+/// Adagrad (Duchi et al., 2011), torch::optim::Adagrad's arithmetic.
+struct Adagrad {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double eps = 1e-10;
+  double initial_accumulator_value = 0;  // of squares, before the first step
+  bool operator==(const Adagrad&) const = default;
+};
 
-using OptimizerRule = std::variant<AdamW, Adam, SGD, Lion, LAMB>;
+using OptimizerRule = std::variant<AdamW, Adam, SGD, Lion, LAMB, LARS, Adagrad>;
 
 /// What values a number may take.
 enum class NumberRange {
@@ -221,12 +248,52 @@ struct RuleRow<LAMB> {
       rule_rows::correction<LAMB>(),
       rule_rows::number<&LAMB::max_coeff>("max_coeff", NumberRange::Positive,
                                           "largest ratio of a parameter's norm to its update's"),
-      rule_rows::number<&LAMB::min_coeff>("min_coeff", NumberRange::NonNegative, "smallest such ratio")};
+      rule_rows::number<&LAMB::min_coeff>("min_coeff", NumberRange::NonNegative, "smallest such ratio"),
+      rule_rows::flag<&LAMB::undecayed_ratio>("undecayed_ratio",
+                                              "the ratio counts where weight_decay is 0 too")};
   static std::span<const std::string_view> states(const LAMB&) { return rule_rows::kMoments; }
   static std::optional<RuleConflict> conflict(const LAMB& rule) {
     if (rule.min_coeff <= rule.max_coeff) return {};
     return RuleConflict{"min_coeff", "above max_coeff", "at most max_coeff"};
   }
+};
+
+template <>
+struct RuleRow<LARS> {
+  static constexpr std::string_view name = "LARS";
+  static constexpr LARS configured{};
+  static constexpr std::array hyperparameters{
+      rule_rows::rate<LARS>(),
+      rule_rows::decay<LARS>(),
+      rule_rows::number<&LARS::momentum>("momentum", NumberRange::BelowOne, "momentum"),
+      rule_rows::number<&LARS::trust_coefficient>("trust_coefficient", NumberRange::NonNegative,
+                                                  "times the ratio of a parameter's norm to its gradient's"),
+      rule_rows::eps<LARS>(),
+      rule_rows::flag<&LARS::nesterov>("nesterov", "Nesterov momentum; needs momentum > 0 and dampening 0")};
+  static constexpr std::array<std::string_view, 1> kBuffer{"momentum_buffer"};
+  static std::span<const std::string_view> states(const LARS& rule) {
+    return std::span(kBuffer).first(rule.momentum > 0 ? 1 : 0);
+  }
+  static std::optional<RuleConflict> conflict(const LARS& rule) {
+    if (!rule.nesterov || rule.momentum > 0) return {};
+    return RuleConflict{"nesterov", "true", "false unless momentum > 0"};
+  }
+};
+
+template <>
+struct RuleRow<Adagrad> {
+  static constexpr std::string_view name = "Adagrad";
+  static constexpr Adagrad configured{};
+  static constexpr std::array hyperparameters{
+      rule_rows::rate<Adagrad>(), rule_rows::decay<Adagrad>(),
+      rule_rows::number<&Adagrad::lr_decay>("lr_decay", NumberRange::NonNegative,
+                                            "lr is divided by 1 + lr_decay * steps before"),
+      rule_rows::eps<Adagrad>(),
+      rule_rows::number<&Adagrad::initial_accumulator_value>(
+          "initial_accumulator_value", NumberRange::NonNegative, "of the sums of squares")};
+  static constexpr std::array<std::string_view, 1> kSum{"sum"};
+  static std::span<const std::string_view> states(const Adagrad&) { return kSum; }
+  static std::optional<RuleConflict> conflict(const Adagrad&) { return {}; }
 };
 
 inline constexpr int64_t kRuleStateBytes = 4;
@@ -240,6 +307,13 @@ void for_each_rule(F f) {
   (std::make_index_sequence<std::variant_size_v<OptimizerRule>>());
 }
 
+/// Names in configurations beside the rows': of other programs' types that are a rule with certain numbers.
+struct NamedRule {
+  std::string_view name;
+  OptimizerRule rule;
+};
+std::span<const NamedRule> named_rules();
+
 std::string_view rule_name(const OptimizerRule& rule);
 std::span<const Hyperparameter> hyperparameters_of(const OptimizerRule& rule);
 /// Null for a key that the rule does not have.
@@ -251,6 +325,9 @@ int64_t rule_state_bytes(const OptimizerRule& rule);
 /// Whether the states are kept in 8 bits, in blocks of kStateBlockNumel elements with an fp32 scale each.
 bool has_8bit_states(const OptimizerRule& rule);
 inline constexpr int64_t kStateBlockNumel = 256;
+/// Whether a step needs norms of whole parameters. They are added up in blocks of kStateBlockNumel elements,
+/// so that no border of a shard may part one.
+bool sums_parameters(const OptimizerRule& rule);
 double rule_lr(const OptimizerRule& rule);
 std::optional<RuleConflict> conflict_of(const OptimizerRule& rule);
 

@@ -233,8 +233,9 @@ Rows range_test_params() {
 Row optimizer_row() {
   std::vector<std::pair<std::string, OptimizerRule>> names;
   for_each_rule([&](const OptimizerRule& rule) { names.emplace_back(rule_name(rule), rule); });
+  for (const NamedRule& named : named_rules()) names.emplace_back(named.name, named.rule);
   Format<OptimizerRule> types = choice<OptimizerRule>(
-      names, {"Adagrad", "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
+      names, {"Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
   types.print = [](const OptimizerRule& rule) { return Json(rule_name(rule)); };
   return section<Config>("optimizer",
                          {field("type", ZERO_AT(optimizer.rule), std::move(types),

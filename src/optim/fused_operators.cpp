@@ -42,7 +42,7 @@ at::Tensor direction_on_cpu(int64_t rule, const at::Tensor& master, const at::Te
       const auto row = read_row<Rule>(scalars);
       partials = row.is_active
                      ? kernel_passes::direction_partials<Rule>(memory, 0, master.numel(), row.scalars)
-                     : at::zeros({sum_blocks_of(master.numel()), kSums}, at::kDouble);
+                     : at::zeros({rule_blocks_of(master.numel()), kSums}, at::kDouble);
     }
   });
   TORCH_CHECK(partials.defined(), "zero::rule_direction: rule number ", rule, " has no sums");
@@ -59,6 +59,19 @@ at::Tensor ordered_totals_on_cpu(const at::Tensor& partials, const at::Tensor& e
     for (int64_t sum = 0; sum < sums; ++sum)
       found[piece * sums + sum] =
           kernels::ordered_total(values + sum, piece == 0 ? 0 : stops[piece - 1], stops[piece], sums);
+  return totals;
+}
+
+at::Tensor exact_totals_on_cpu(const at::Tensor& partials, const at::Tensor& ends) {
+  const int64_t sums = partials.size(1);
+  const at::Tensor totals = at::empty({ends.numel(), sums * kernels::kDigits}, at::kDouble);
+  const auto* const values = partials.const_data_ptr<double>();
+  const auto* const stops = ends.const_data_ptr<int64_t>();
+  auto* const found = totals.mutable_data_ptr<double>();
+  for (int64_t piece = 0; piece < ends.numel(); ++piece)
+    for (int64_t sum = 0; sum < sums; ++sum)
+      kernels::exact_total(values + sum, piece == 0 ? 0 : stops[piece - 1], stops[piece], sums,
+                           found + (piece * sums + sum) * kernels::kDigits);
   return totals;
 }
 
@@ -91,8 +104,8 @@ void apply_sums_on_cpu(int64_t rule, at::Tensor table, const at::Tensor& paramet
     using Arithmetic = kernels::Arithmetic<Rule>;
     if constexpr (Arithmetic::kSums > 0)
       change_rows<Rule>(table, parameters, [&](auto& row, int64_t parameter) {
-        row.scalars =
-            Arithmetic::with_sums(row.scalars, sums.const_data_ptr<double>() + parameter * Arithmetic::kSums);
+        kernels::apply_digits(
+            row, sums.const_data_ptr<double>() + parameter * Arithmetic::kSums * kernels::kDigits);
       });
   });
 }
@@ -105,7 +118,7 @@ at::Tensor direction_on_meta(int64_t rule, const at::Tensor& master, const at::T
   int64_t sums = 0;
   with_rule(rule,
             [&](const auto& known) { sums = kernels::Arithmetic<std::decay_t<decltype(known)>>::kSums; });
-  return at::empty({sum_blocks_of(master.numel()), sums}, master.options().dtype(at::kDouble));
+  return at::empty({rule_blocks_of(master.numel()), sums}, master.options().dtype(at::kDouble));
 }
 
 at::Tensor sums_of_squares_on_meta(const at::Tensor& values) {
@@ -114,6 +127,10 @@ at::Tensor sums_of_squares_on_meta(const at::Tensor& values) {
 
 at::Tensor ordered_totals_on_meta(const at::Tensor& partials, const at::Tensor& ends) {
   return at::empty({ends.numel(), partials.size(1)}, partials.options());
+}
+
+at::Tensor exact_totals_on_meta(const at::Tensor& partials, const at::Tensor& ends) {
+  return at::empty({ends.numel(), partials.size(1) * kernels::kDigits}, partials.options());
 }
 
 // Defined when they are first needed, for as long as the process lives: the dispatcher has no other scope.
@@ -127,6 +144,7 @@ struct Operators {
         "Tensor(a!)[] states, Tensor scalars) -> Tensor");
     library.def("sums_of_squares(Tensor values) -> Tensor");
     library.def("ordered_totals(Tensor partials, Tensor ends) -> Tensor");
+    library.def("exact_totals(Tensor partials, Tensor ends) -> Tensor");
     library.def(
         "rule_decide(int rule, Tensor(a!) rows, Tensor parameters, Tensor squared_norm, Tensor used, "
         "float gradient_scale, float max_norm) -> ()");
@@ -138,6 +156,8 @@ struct Operators {
     library.impl("sums_of_squares", c10::DispatchKey::Meta, TORCH_FN(sums_of_squares_on_meta));
     library.impl("ordered_totals", c10::DispatchKey::Meta, TORCH_FN(ordered_totals_on_meta));
     library.impl("ordered_totals", c10::DispatchKey::CPU, TORCH_FN(ordered_totals_on_cpu));
+    library.impl("exact_totals", c10::DispatchKey::Meta, TORCH_FN(exact_totals_on_meta));
+    library.impl("exact_totals", c10::DispatchKey::CPU, TORCH_FN(exact_totals_on_cpu));
     library.impl("rule_decide", c10::DispatchKey::CPU, TORCH_FN(decide_on_cpu));
     library.impl("rule_apply_sums", c10::DispatchKey::CPU, TORCH_FN(apply_sums_on_cpu));
     const auto find = [](const char* name) {
@@ -147,6 +167,7 @@ struct Operators {
     direction = find("zero::rule_direction").typed<decltype(direction_on_cpu)>();
     squares = find("zero::sums_of_squares").typed<decltype(sums_of_squares_on_cpu)>();
     totals = find("zero::ordered_totals").typed<decltype(ordered_totals_on_cpu)>();
+    exact_totals = find("zero::exact_totals").typed<decltype(exact_totals_on_cpu)>();
     decide = find("zero::rule_decide").typed<decltype(decide_on_cpu)>();
     apply_sums = find("zero::rule_apply_sums").typed<decltype(apply_sums_on_cpu)>();
   }
@@ -156,6 +177,7 @@ struct Operators {
   std::optional<c10::TypedOperatorHandle<decltype(direction_on_cpu)>> direction;
   std::optional<c10::TypedOperatorHandle<decltype(sums_of_squares_on_cpu)>> squares;
   std::optional<c10::TypedOperatorHandle<decltype(ordered_totals_on_cpu)>> totals;
+  std::optional<c10::TypedOperatorHandle<decltype(exact_totals_on_cpu)>> exact_totals;
   std::optional<c10::TypedOperatorHandle<decltype(decide_on_cpu)>> decide;
   std::optional<c10::TypedOperatorHandle<decltype(apply_sums_on_cpu)>> apply_sums;
 };
@@ -219,6 +241,10 @@ at::Tensor sums_of_squares(const at::Tensor& values) { return operators().square
 
 at::Tensor ordered_totals(const at::Tensor& partials, const at::Tensor& ends) {
   return operators().totals->call(partials, ends);
+}
+
+at::Tensor exact_totals(const at::Tensor& partials, const at::Tensor& ends) {
+  return operators().exact_totals->call(partials, ends);
 }
 
 void decide(int64_t rule, const Rows& rows, const at::Tensor& squared_norm, const at::Tensor& used,

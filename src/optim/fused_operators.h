@@ -1,10 +1,10 @@
 #pragma once
 // The kernels' passes as operators of LibTorch's dispatcher: zero::rule_update, zero::rule_direction,
-// zero::sums_of_squares, and zero::ordered_totals, zero::rule_decide and zero::rule_apply_sums, which make
-// what those need of what they found. A device may bring kernels of its own for them (CUDA's:
-// src/optim/cuda), and one that computes with the CPU's kernels has them at once. Each is one launch; none
-// waits for the device, and what changes from step to step is read from its memory: a recorded graph of them
-// can be played again.
+// zero::sums_of_squares, and zero::ordered_totals, zero::exact_totals, zero::rule_decide and
+// zero::rule_apply_sums, which make what those need of what they found. A device may bring kernels of its own
+// for them (CUDA's: src/optim/cuda), and one that computes with the CPU's kernels has them at once. Each is
+// one launch; none waits for the device, and what changes from step to step is read from its memory: a
+// recorded graph of them can be played again.
 //
 // Their bits are the CPU's, whose passes are called directly (kernel_passes.h).
 
@@ -25,7 +25,7 @@ bool exist_for(c10::Device device);
 /// `rule`: the place of its row in OptimizerRule; `row`: its ScalarRow, uint8 [kScalarRowBytes]. Neither this
 /// nor direction() changes anything where the row is not active.
 void update(int64_t rule, const RuleMemory& memory, const ShardSegment& segment, const at::Tensor& row);
-/// fp64 [blocks of kSumBlockNumel elements, sums of the rule], on the device.
+/// fp64 [blocks of kRuleBlockNumel elements, sums of the rule], on the device.
 at::Tensor direction(int64_t rule, const RuleMemory& memory, int64_t begin, int64_t end,
                      const at::Tensor& row);
 /// fp64 [blocks of kSumBlockNumel elements] of a contiguous [n], on its device.
@@ -34,6 +34,9 @@ at::Tensor sums_of_squares(const at::Tensor& values);
 /// added up in order. ends: int64 [pieces], ascending.
 at::Tensor ordered_totals(const at::Tensor& partials, const at::Tensor& ends);
 
+/// The same of numbers >= 0, exactly: digits (exact_sum.h) fp64 [pieces, sums * kDigits].
+at::Tensor exact_totals(const at::Tensor& partials, const at::Tensor& ends);
+
 /// Rows of several parameters: uint8 [rows, kScalarRowBytes], and int64 [rows] their parameters' numbers.
 struct Rows {
   at::Tensor table, parameters;
@@ -41,7 +44,7 @@ struct Rows {
 /// kernels::decide() for each. squared_norm: fp64 [1]; used: fp64, by parameter.
 void decide(int64_t rule, const Rows& rows, const at::Tensor& squared_norm, const at::Tensor& used,
             double gradient_scale, double max_norm);
-/// with_sums() for each. sums: fp64 [parameters, sums of the rule].
+/// with_sums() for each. sums: digits of the rule's, fp64 [parameters, sums * kDigits].
 void apply_sums(int64_t rule, const Rows& rows, const at::Tensor& sums);
 
 // For the kernels of a device.

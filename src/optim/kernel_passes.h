@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <vector>
 
 #include "compute/parallel.h"
 #include "optim/eight_bit.h"
+#include "optim/kernels/exact_sum.h"
 #include "optim/kernels/kernels.h"
 #include "optim/rule_memory.h"
 
@@ -60,22 +62,38 @@ void update_8bit(const RuleMemory& memory, const ShardSegment& segment,
   });
 }
 
-/// fp64 [sum_blocks_of(end - begin), kSums]: the sums of elements [begin, end), in blocks that no number of
-/// threads changes.
+/// use(first block, how many, their sums [blocks, kSums]) for the rule_blocks_of(end - begin) blocks of
+/// elements [begin, end), from several threads at a time. Blocks do not depend on the threads.
+template <class Rule, class Use>
+void directions(const RuleMemory& memory, int64_t begin, int64_t end,
+                const typename kernels::Arithmetic<Rule>::Scalars& scalars, Use use) {
+  constexpr int64_t kBlocksAtATime = 16;
+  using Sums = std::array<double, kBlocksAtATime * kernels::Arithmetic<Rule>::kSums>;
+  const kernels::Buffers buffers = buffers_of(memory);
+  const auto& kernel = kernels::best_kernels().of<Rule>();
+  const int64_t blocks = rule_blocks_of(end - begin);
+  parallel_over(
+      at::empty({blocks}, at::kByte), kLeastNumel / kRuleBlockNumel, [&](int64_t first, int64_t last) {
+        Sums sums;
+        for (int64_t block = first; block < last; block += kBlocksAtATime) {
+          const int64_t count = std::min(kBlocksAtATime, last - block),
+                        from = begin + block * kRuleBlockNumel;
+          kernel.direction(kernels::advance(buffers, from), scalars,
+                           std::min(count * kRuleBlockNumel, end - from), kRuleBlockNumel, sums.data());
+          use(block, count, sums.data());
+        }
+      });
+}
+
+/// fp64 [rule_blocks_of(end - begin), kSums].
 template <class Rule>
 at::Tensor direction_partials(const RuleMemory& memory, int64_t begin, int64_t end,
                               const typename kernels::Arithmetic<Rule>::Scalars& scalars) {
   constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums;
-  const kernels::Buffers buffers = buffers_of(memory);
-  const auto& kernel = kernels::best_kernels().of<Rule>();
-  const at::Tensor partials = at::empty({sum_blocks_of(end - begin), kSums}, at::kDouble);
-  double* const sums = partials.mutable_data_ptr<double>();
-  parallel_over(at::empty({partials.size(0)}, at::kByte), 1, [&](int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      const int64_t from = begin + block * kSumBlockNumel;
-      kernel.direction(kernels::advance(buffers, from), scalars, std::min(kSumBlockNumel, end - from),
-                       sums + block * kSums);
-    }
+  const at::Tensor partials = at::empty({rule_blocks_of(end - begin), kSums}, at::kDouble);
+  double* const all = partials.mutable_data_ptr<double>();
+  directions<Rule>(memory, begin, end, scalars, [&](int64_t first, int64_t count, const double* sums) {
+    std::copy(sums, sums + count * kSums, all + first * kSums);
   });
   return partials;
 }
@@ -83,10 +101,17 @@ at::Tensor direction_partials(const RuleMemory& memory, int64_t begin, int64_t e
 /// Adds partial sums [blocks, n], on CPU, to sums[n], in order.
 void add_partials(const at::Tensor& partials, double* sums);
 
+/// Adds the sums of elements [begin, end) to digits [kSums, kDigits], exactly.
 template <class Rule>
 void direction(const RuleMemory& memory, int64_t begin, int64_t end,
-               const typename kernels::Arithmetic<Rule>::Scalars& scalars, double* sums) {
-  add_partials(direction_partials<Rule>(memory, begin, end, scalars), sums);
+               const typename kernels::Arithmetic<Rule>::Scalars& scalars, double* digits) {
+  constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums;
+  std::mutex adding;
+  directions<Rule>(memory, begin, end, scalars, [&](int64_t, int64_t count, const double* sums) {
+    const std::lock_guard lock(adding);
+    for (int64_t i = 0; i < count * kSums; ++i)
+      kernels::add_exactly(sums[i], digits + i % kSums * kernels::kDigits);
+  });
 }
 
 /// fp64 [sum_blocks_of(n)] of a contiguous [n] on CPU.

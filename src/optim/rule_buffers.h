@@ -16,6 +16,11 @@ inline constexpr int64_t kSumBlockNumel = 1 << 15;
 
 inline int64_t sum_blocks_of(int64_t numel) { return (numel + kSumBlockNumel - 1) / kSumBlockNumel; }
 
+/// Elements of one partial sum of a rule's: a shard's border parts none of them, so that what is added does
+/// not depend on the ranks.
+inline constexpr int64_t kRuleBlockNumel = kStateBlockNumel;
+inline int64_t rule_blocks_of(int64_t numel) { return (numel + kRuleBlockNumel - 1) / kRuleBlockNumel; }
+
 /// fp32, bf16 or fp16 as the kernels name them; nothing for others.
 inline std::optional<kernels::Element> known_element_of(at::ScalarType type) {
   switch (type) {

@@ -101,6 +101,7 @@ kernels::Rates RuleOptimizer::rates_of(const ShardSegment& segment, const StepIn
                        .weight_decay = std::visit([](const auto& one) { return one.weight_decay; }, rule_),
                        .gradient_scale = input.gradient_scale,
                        .step = steps_[segment.parameter] + 1,
+                       .dims = segment.dims,
                        .betas = input.betas};
   if (segment.group == 0) return rates;
   const ParameterGroup& group = groups_[segment.group - 1];
@@ -216,7 +217,8 @@ void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
 template <class Rule>
 std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& input) const {
   using Arithmetic = kernels::Arithmetic<Rule>;
-  std::vector<double> sums(steps_.size() * Arithmetic::kSums);
+  constexpr size_t kNumbers = size_t{Arithmetic::kSums} * kernels::kDigits;
+  std::vector<double> digits(steps_.size() * kNumbers);
   for_each_used(input, /*whole=*/true, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
     const auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     const auto over = [&](int64_t begin, int64_t end, double* into) {
@@ -225,12 +227,14 @@ std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& in
         return kernel_passes::direction<Rule>(memory, begin, end, scalars, into);
       tensor_passes::direction<Rule>(memory, begin, end, scalars, into);
     };
-    double elsewhere[Arithmetic::kSums] = {};  // what another rank counts
+    double elsewhere[kNumbers] = {};  // what another rank counts
     over(segment.begin, segment.counted_begin, elsewhere);
-    over(segment.counted_begin, segment.counted_end, &sums[segment.parameter * Arithmetic::kSums]);
+    over(segment.counted_begin, segment.counted_end, &digits[segment.parameter * kNumbers]);
     over(segment.counted_end, segment.end, elsewhere);
   });
-  if (input.sum_over_ranks) input.sum_over_ranks(sums);
+  if (input.sum_over_ranks) input.sum_over_ranks(digits);
+  std::vector<double> sums(steps_.size() * Arithmetic::kSums);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] = kernels::total_of(&digits[i * kernels::kDigits]);
   return sums;
 }
 

@@ -45,7 +45,7 @@ void RuleOptimizer::fill_rows(const Rule& rule, const StepInput& input) const {
   detail::copy_to_device(table, rows_->table);
 }
 
-// The first phase; fp64 [parameters, sums], added up over all ranks.
+// The first phase; digits of exact sums, fp64 [parameters, sums * kDigits], added up over all ranks.
 template <class Rule>
 at::Tensor RuleOptimizer::fused_sums(const Rule& /*rule*/, const StepInput& input) const {
   constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums;
@@ -68,9 +68,9 @@ at::Tensor RuleOptimizer::fused_sums(const Rule& /*rule*/, const StepInput& inpu
                   ends[row] = count;
                 });
   for (size_t row = 1; row < ends.size(); ++row) ends[row] = std::max(ends[row], ends[row - 1]);
-  const at::Tensor totals = fused_operators::ordered_totals(
+  const at::Tensor totals = fused_operators::exact_totals(
       at::cat(partials), detail::copied_to_device(at::tensor(ends, at::kLong), options.device()));
-  at::Tensor sums = at::zeros({std::ssize(steps_), kSums}, options);
+  at::Tensor sums = at::zeros({std::ssize(steps_), kSums * kernels::kDigits}, options);
   sums.index_copy_(0, rows_->parameters, totals);
   if (input.on_device != nullptr) return input.on_device->sum_over_ranks(sums);
   if (!input.sum_over_ranks) return sums;

@@ -32,6 +32,7 @@ struct ShardSegment {
   // Elements inside the shard that this rank adds to sums over all ranks (the gradient's norm, a rule's sums
   // of a parameter). Where several ranks hold the same elements, each is counted by one of them.
   int64_t counted_begin = 0, counted_end = 0;
+  int dims = 2;  // of the whole parameter
   int64_t numel() const { return end - begin; }
 };
 
@@ -72,7 +73,8 @@ struct StepInput {
   std::optional<Betas> betas = {};
   /// Adds up partial sums of whole parameters over the ranks that hold parts of them, in place; every rank
   /// gets the same bits. Called at most once a step, by all ranks or by none: whether depends on the rule
-  /// alone. Empty: the shards hold whole parameters.
+  /// alone. Empty: the shards hold whole parameters. Each number is a digit of an exact sum (exact_sum.h): a
+  /// whole number whose sum over the ranks is exact in any order.
   std::function<void(std::span<double> sums)> sum_over_ranks = {};
   /// In place of `used` and `sum_over_ranks`, where decides_on_device(). The host's part of the step,
   /// count_step(), follows when it knows: before the next one.

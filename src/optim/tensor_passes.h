@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "optim/kernels/exact_sum.h"
 #include "optim/kernels/rules.h"
 #include "optim/rule_memory.h"
 
@@ -27,11 +28,14 @@ struct Tensors {
   static Reg sign(const Reg& a) { return a.sign(); }
 };
 
-/// [kSums] on the elements' device.
+/// Squares of a rule's sums, block by block: [blocks, kSums] on the elements' device.
 struct TensorSums {
-  at::Tensor values;
+  at::Tensor partials;
   void add_square(int sum, const at::Tensor& of) {
-    values.select(0, sum).add_(of.to(at::kDouble).square().sum());
+    const int64_t blocks = rule_blocks_of(of.numel());
+    const at::Tensor squares = at::zeros({blocks * kRuleBlockNumel}, of.options().dtype(at::kDouble));
+    squares.narrow(0, 0, of.numel()).copy_(of.to(at::kDouble).square());
+    partials.select(1, sum).copy_(squares.view({blocks, kRuleBlockNumel}).sum(1));
   }
 };
 
@@ -68,7 +72,9 @@ void update_with(const RuleMemory& memory, const ShardSegment& segment,
   in_parts(segment.begin, segment.end, [&](int64_t from, int64_t numel) {
     auto x = load<kStates>(memory, from, numel);
     kernels::Arithmetic<Rule>::update(scalars, x);
-    if constexpr (kernels::Arithmetic<Rule>::kSums == 0) store_states(memory, from, x);
+    constexpr bool kHasNew =
+        kernels::Arithmetic<Rule>::kSums == 0 || kernels::only_measures<kernels::Arithmetic<Rule>>();
+    if constexpr (kHasNew) store_states(memory, from, x);
     set_master(memory, from, x.master);
   });
 }
@@ -82,18 +88,23 @@ void update(const RuleMemory& memory, const ShardSegment& segment,
   update_with<Rule, Arithmetic::kLeastStates>(memory, segment, scalars);
 }
 
+/// Adds the sums of elements [begin, end) to digits [kSums, kDigits], exactly.
 template <class Rule>
 void direction(const RuleMemory& memory, int64_t begin, int64_t end,
-               const typename kernels::Arithmetic<Rule>::Scalars& scalars, double* sums) {
+               const typename kernels::Arithmetic<Rule>::Scalars& scalars, double* digits) {
   using Arithmetic = kernels::Arithmetic<Rule>;
-  TensorSums all{at::zeros({Arithmetic::kSums}, memory.gradient.options().dtype(at::kDouble))};
+  constexpr int kStates = kernels::only_measures<Arithmetic>() ? 0 : Arithmetic::kMostStates;
   in_parts(begin, end, [&](int64_t from, int64_t numel) {
-    auto x = load<Arithmetic::kMostStates>(memory, from, numel);
+    TensorSums all{
+        at::zeros({rule_blocks_of(numel), Arithmetic::kSums}, memory.gradient.options().dtype(at::kDouble))};
+    auto x = load<kStates>(memory, from, numel);
     Arithmetic::direction(scalars, x, all);
     store_states(memory, from, x);
+    const at::Tensor found = all.partials.cpu();
+    for (int64_t i = 0; i < found.numel(); ++i)
+      kernels::add_exactly(found.const_data_ptr<double>()[i],
+                           digits + i % Arithmetic::kSums * kernels::kDigits);
   });
-  const at::Tensor found = all.values.cpu();
-  for (int k = 0; k < Arithmetic::kSums; ++k) sums[k] += found.const_data_ptr<double>()[k];
 }
 
 }  // namespace zero::tensor_passes

@@ -94,7 +94,7 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   check_shards(options, places);
   check_range(options.accumulation_steps, 1, std::numeric_limits<int>::max(), "accumulation_steps");
   check_range(optimizer.states, 0, 64, "optimizer bytes");
-  require(places.on_cpu || optimizer.block_numel == 1, ErrorKind::Unsupported, "states_8bit",
+  require(places.on_cpu || optimizer.block_bytes == 0, ErrorKind::Unsupported, "states_8bit",
           "moments in 8 bits are for ranks on CPU", "leave it off on devices");
   check_range(options.budget_bytes, -1, kAny, "budget_bytes");
   check_range(options.prefetch_bytes, 0, kAny, "prefetch_bytes");

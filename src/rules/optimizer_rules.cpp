@@ -53,6 +53,18 @@ bool has_8bit_states(const OptimizerRule& rule) {
       rule);
 }
 
+bool sums_parameters(const OptimizerRule& rule) {
+  return std::holds_alternative<LAMB>(rule) || std::holds_alternative<LARS>(rule);
+}
+
+std::span<const NamedRule> named_rules() {
+  static const std::array<NamedRule, 2> all{{
+      {"FusedLAMB", LAMB{.undecayed_ratio = false}},
+      {"NVLAMB", LAMB{}},
+  }};
+  return all;
+}
+
 double rule_lr(const OptimizerRule& rule) {
   return std::visit([](const auto& one) { return one.lr; }, rule);
 }

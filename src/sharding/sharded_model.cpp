@@ -182,7 +182,10 @@ void ShardedModel::share_out_sums() {
   if (shard_group.size() == 1) {
     const std::optional<Dtype> dtype = options.dtype;
     const std::vector<UnitLayout> cut =
-        make_layout(model_.spec, {.shard_ranks = replica_group.size(), .group_numel = options.group_numel},
+        make_layout(model_.spec,
+                    {.shard_ranks = replica_group.size(),
+                     .alignment_numel = std::max(LayoutOptions{}.alignment_numel, plan.state.block_numel),
+                     .group_numel = options.group_numel},
                     dtype ? &*dtype : nullptr);
     for (const int unit : trainable) cut_numel.push_back(cut[unit].shard_numel);
   }

@@ -190,7 +190,8 @@ std::vector<ShardSegment> segments_of(const UnitLayout& layout, int rank, int fi
                         .end = end - shard_begin,
                         .parameter_begin = begin - parameter.offset,
                         .counted_begin = begin - shard_begin,
-                        .counted_end = end - shard_begin});
+                        .counted_end = end - shard_begin,
+                        .dims = static_cast<int>(parameter.shape.size())});
   }
   return segments;
 }

@@ -45,7 +45,7 @@ __device__ void store_lanes(double (&lanes)[kBlocksAtATime][kSums][kLanes], int6
   for (int k = 0; k < kSums; ++k) sums[block * kSums + k] = sum_lanes(lanes[threadIdx.y][k]);
 }
 
-template <class Rule, Element kGradient, class Weights, int kStates>
+template <class Rule, Element kGradient, class Weights>
 __global__ void direction_blocks(Buffers buffers, const ScalarRow<Rule>* row, int64_t count,
                                  int64_t block_numel, double* sums) {
   __shared__ double lanes[kBlocksAtATime][Rule::kSums][kLanes];
@@ -58,8 +58,8 @@ __global__ void direction_blocks(Buffers buffers, const ScalarRow<Rule>* row, in
   const auto scalars = row->scalars;
   const int64_t stop = row->is_active != 0 ? end : begin;  // sums of 0
   for (int64_t i = begin + threadIdx.x; i < stop; i += kLanes)
-    run_elements<Scalar, Rule, kGradient, Weights, kStates, Phase::direction>(buffers, scalars, i, i + 1,
-                                                                              lane);
+    run_elements<Scalar, Rule, kGradient, Weights, kSumsStates<Rule>, kSumsPhase<Rule>>(buffers, scalars, i,
+                                                                                        i + 1, lane);
   for (int k = 0; k < Rule::kSums; ++k) lanes[threadIdx.y][k][threadIdx.x] = own[k];
   store_lanes(lanes, block, blocks, sums);
 }
@@ -95,6 +95,14 @@ __global__ void total_pieces(const double* partials, int64_t sums, const int64_t
   totals[at] = ordered_total(partials + sum, piece == 0 ? 0 : ends[piece - 1], ends[piece], sums);
 }
 
+__global__ void total_pieces_exactly(const double* partials, int64_t sums, const int64_t* ends,
+                                     int64_t pieces, double* digits) {
+  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at >= pieces * sums) return;
+  const int64_t piece = at / sums, sum = at % sums;
+  exact_total(partials + sum, piece == 0 ? 0 : ends[piece - 1], ends[piece], sums, digits + at * kDigits);
+}
+
 template <class Rule>
 __device__ ScalarRow<Rule>& row_at(char* table, int64_t row) {
   return *reinterpret_cast<ScalarRow<Rule>*>(table + row * kScalarRowBytes);
@@ -112,8 +120,7 @@ template <class Rule>
 __global__ void apply_sums_to_rows(char* table, const int64_t* parameters, int64_t rows, const double* sums) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= rows) return;
-  auto& scalars = row_at<Rule>(table, row).scalars;
-  scalars = Rule::with_sums(scalars, sums + parameters[row] * Rule::kSums);
+  apply_digits(row_at<Rule>(table, row), sums + parameters[row] * Rule::kSums * kDigits);
 }
 
 /// Calls f with the arithmetic of the rule at `place`; false where there is none, or f says so.
@@ -125,7 +132,7 @@ bool with_rule(int64_t place, F f, const std::variant<Rules...>*) {
 
 template <class Rule>
 void launch_update(const Buffers& buffers, const ScalarRow<Rule>* row, int64_t count, cudaStream_t stream) {
-  constexpr Phase kPhase = Rule::kSums > 0 ? Phase::update : Phase::fused;
+  constexpr Phase kPhase = kUpdatePhase<Rule>;
   with_gradient(buffers, [&](auto gradient) {
     with_master(buffers, [&](auto weights) {
       with_states<Rule>(buffers, [&](auto states) {
@@ -143,7 +150,7 @@ void launch_direction(Buffers buffers, const ScalarRow<Rule>* row, int64_t count
   const unsigned grid = grid_of_blocks(count, block);
   with_gradient(buffers, [&](auto gradient) {
     const auto run = [&](auto weights) {
-      direction_blocks<Rule, decltype(gradient)::value, decltype(weights), Rule::kMostStates>
+      direction_blocks<Rule, decltype(gradient)::value, decltype(weights)>
           <<<grid, lanes_of_blocks(), 0, stream>>>(buffers, row, count, block, sums);
     };
     if (buffers.remainder) return run(Master<Element::bf16, true>{});
@@ -182,6 +189,13 @@ cudaError_t ordered_totals(const double* partials, int64_t sums, const int64_t* 
                            double* totals, cudaStream_t stream) {
   if (pieces * sums == 0) return cudaSuccess;
   total_pieces<<<grid_of(pieces * sums), kThreads, 0, stream>>>(partials, sums, ends, pieces, totals);
+  return cudaGetLastError();
+}
+
+cudaError_t exact_totals(const double* partials, int64_t sums, const int64_t* ends, int64_t pieces,
+                         double* digits, cudaStream_t stream) {
+  if (pieces * sums == 0) return cudaSuccess;
+  total_pieces_exactly<<<grid_of(pieces * sums), kThreads, 0, stream>>>(partials, sums, ends, pieces, digits);
   return cudaGetLastError();
 }
 

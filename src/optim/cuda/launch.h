@@ -17,6 +17,9 @@ cudaError_t direction(int64_t rule, const Buffers& buffers, const void* row, int
 /// partials: [n, sums]; totals: [pieces, sums].
 cudaError_t ordered_totals(const double* partials, int64_t sums, const int64_t* ends, int64_t pieces,
                            double* totals, cudaStream_t stream);
+/// digits: [pieces, sums * kDigits].
+cudaError_t exact_totals(const double* partials, int64_t sums, const int64_t* ends, int64_t pieces,
+                         double* digits, cudaStream_t stream);
 
 /// fused_operators::Rows.
 struct RowsOnDevice {

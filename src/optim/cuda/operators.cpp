@@ -29,9 +29,9 @@ at::Tensor direction_on_cuda(int64_t rule, const at::Tensor& master, const at::T
   const c10::cuda::CUDAGuard guard(master.device());
   const kernels::Buffers buffers = rule_buffers(master, gradient, parameter.value_or(at::Tensor()), states);
   const at::Tensor sums =
-      at::empty({sum_blocks_of(master.numel()), sums_of_rule(rule)}, master.options().dtype(at::kDouble));
-  C10_CUDA_CHECK(kernels::cuda::direction(rule, buffers, row.const_data_ptr(), master.numel(), kSumBlockNumel,
-                                          sums.mutable_data_ptr<double>(),
+      at::empty({rule_blocks_of(master.numel()), sums_of_rule(rule)}, master.options().dtype(at::kDouble));
+  C10_CUDA_CHECK(kernels::cuda::direction(rule, buffers, row.const_data_ptr(), master.numel(),
+                                          kRuleBlockNumel, sums.mutable_data_ptr<double>(),
                                           c10::cuda::getCurrentCUDAStream()));
   return sums;
 }
@@ -52,6 +52,16 @@ at::Tensor ordered_totals_on_cuda(const at::Tensor& partials, const at::Tensor& 
       partials.const_data_ptr<double>(), partials.size(1), ends.const_data_ptr<int64_t>(), ends.numel(),
       totals.mutable_data_ptr<double>(), c10::cuda::getCurrentCUDAStream()));
   return totals;
+}
+
+at::Tensor exact_totals_on_cuda(const at::Tensor& partials, const at::Tensor& ends) {
+  const c10::cuda::CUDAGuard guard(partials.device());
+  const at::Tensor digits =
+      at::empty({ends.numel(), partials.size(1) * kernels::kDigits}, partials.options());
+  C10_CUDA_CHECK(kernels::cuda::exact_totals(
+      partials.const_data_ptr<double>(), partials.size(1), ends.const_data_ptr<int64_t>(), ends.numel(),
+      digits.mutable_data_ptr<double>(), c10::cuda::getCurrentCUDAStream()));
+  return digits;
 }
 
 kernels::cuda::RowsOnDevice rows_of(const at::Tensor& table, const at::Tensor& parameters) {
@@ -84,6 +94,7 @@ extern "C" void zero_cuda_optimizer_kernels_1() {
   library.impl("rule_direction", TORCH_FN(fused::direction_on_cuda));
   library.impl("sums_of_squares", TORCH_FN(fused::sums_of_squares_on_cuda));
   library.impl("ordered_totals", TORCH_FN(fused::ordered_totals_on_cuda));
+  library.impl("exact_totals", TORCH_FN(fused::exact_totals_on_cuda));
   library.impl("rule_decide", TORCH_FN(fused::decide_on_cuda));
   library.impl("rule_apply_sums", TORCH_FN(fused::apply_sums_on_cuda));
 }

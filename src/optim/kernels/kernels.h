@@ -43,9 +43,10 @@ template <class Rule>
 struct RuleKernels {
   using Scalars = typename Arithmetic<Rule>::Scalars;
   void (*update)(const Buffers& buffers, const Scalars& scalars, int64_t count);
-  /// The first phase of a rule with sums (null for others): writes its kSums sums over these elements, in
-  /// fp64 and 16 interleaved partial sums each.
-  void (*direction)(const Buffers& buffers, const Scalars& scalars, int64_t count, double* sums);
+  /// The first phase of a rule with sums (null for others): writes its kSums sums over every `block` elements
+  /// (a multiple of 16) and over the rest, in fp64 and 16 interleaved partial sums each.
+  void (*direction)(const Buffers& buffers, const Scalars& scalars, int64_t count, int64_t block,
+                    double* sums);
 };
 
 template <class Rules>

@@ -91,7 +91,15 @@ struct VectorSums {
   void add_square(int sum, typename V::Reg value) { squares[sum].add(value); }
 };
 
-enum class Phase : uint8_t { fused, direction, update };
+enum class Phase : uint8_t { fused, direction, measure, update };
+
+/// The phases of a rule, and the states that its first one takes.
+template <class Rule>
+constexpr Phase kUpdatePhase = Rule::kSums > 0 && !only_measures<Rule>() ? Phase::update : Phase::fused;
+template <class Rule>
+constexpr Phase kSumsPhase = only_measures<Rule>() ? Phase::measure : Phase::direction;
+template <class Rule>
+constexpr int kSumsStates = only_measures<Rule>() ? 0 : Rule::kMostStates;
 
 /// One phase of a rule over elements [begin, end).
 template <class V, class Rule, Element kGradient, class Weights, int kStates, Phase kPhase, class Sums>
@@ -105,15 +113,16 @@ ZERO_ANY_DEVICE void run_elements(const Buffers& b, const typename Rule::Scalars
     if constexpr (kPhase != Phase::update) x.gradient = load_as<V, kGradient>(b.gradient, i);
     x.master = Weights::template load<V>(b, i);
     for (int k = 0; k < kStates; ++k) x.states[k] = load<V>(states[k], i);
-    if constexpr (kPhase == Phase::direction) {
+    if constexpr (kPhase == Phase::direction || kPhase == Phase::measure) {
       if constexpr (V::kWidth == 1) sums.lane = i % kLanes;
       Rule::direction(s, x, sums);
     } else {
       Rule::update(s, x);
     }
-    if constexpr (kPhase != Phase::update)
+    if constexpr (kPhase == Phase::fused || kPhase == Phase::direction)
       for (int k = 0; k < kStates; ++k) V::store(states[k] + i, x.states[k]);
-    if constexpr (kPhase != Phase::direction) Weights::template store<V>(b, i, x.master);
+    if constexpr (kPhase == Phase::fused || kPhase == Phase::update)
+      Weights::template store<V>(b, i, x.master);
   }
 }
 
@@ -126,18 +135,21 @@ void run_pass(const Buffers& b, const typename Rule::Scalars& s, int64_t count) 
   run_elements<Scalar, Rule, kGradient, Weights, kStates, kPhase>(b, s, whole, count, none);
 }
 
-template <class V, class Rule, Element kGradient, class Weights, int kStates>
-void run_direction(const Buffers& b, const typename Rule::Scalars& s, int64_t count, double* sums) {
+/// Elements [begin, end), where lanes are counted from `begin`, a multiple of kLanes.
+template <class V, class Rule, Element kGradient, class Weights>
+void run_direction(const Buffers& b, const typename Rule::Scalars& s, int64_t begin, int64_t end,
+                   double* sums) {
   static_assert(V::kWidth == 1 || V::kWidth == kLanes);
-  constexpr Phase kPhase = Phase::direction;
-  const int64_t whole = V::kWidth == 1 ? 0 : count - count % V::kWidth;
+  constexpr Phase kPhase = kSumsPhase<Rule>;
+  constexpr int kStates = kSumsStates<Rule>;
+  const int64_t whole = V::kWidth == 1 ? begin : end - (end - begin) % V::kWidth;
   LaneSums<Rule::kSums> lanes;
   if constexpr (V::kWidth > 1) {
     VectorSums<V, Rule::kSums> vectors;
-    run_elements<V, Rule, kGradient, Weights, kStates, kPhase>(b, s, 0, whole, vectors);
+    run_elements<V, Rule, kGradient, Weights, kStates, kPhase>(b, s, begin, whole, vectors);
     for (int k = 0; k < Rule::kSums; ++k) vectors.squares[k].store(lanes.lanes[k]);
   }
-  run_elements<Scalar, Rule, kGradient, Weights, kStates, kPhase>(b, s, whole, count, lanes);
+  run_elements<Scalar, Rule, kGradient, Weights, kStates, kPhase>(b, s, whole, end, lanes);
   for (int k = 0; k < Rule::kSums; ++k) sums[k] = sum_lanes(lanes.lanes[k]);
 }
 
@@ -189,7 +201,7 @@ void with_states(const Buffers& buffers, F f) {
 
 template <class V, class Rule>
 void update_pass(const Buffers& buffers, const typename Rule::Scalars& scalars, int64_t count) {
-  constexpr Phase kPhase = Rule::kSums > 0 ? Phase::update : Phase::fused;
+  constexpr Phase kPhase = kUpdatePhase<Rule>;
   const auto run = [&](auto gradient) {
     with_master(buffers, [&](auto weights) {
       with_states<Rule>(buffers, [&](auto states) {
@@ -205,14 +217,15 @@ void update_pass(const Buffers& buffers, const typename Rule::Scalars& scalars, 
 
 template <class V, class Rule>
 void direction_pass(const Buffers& buffers, const typename Rule::Scalars& scalars, int64_t count,
-                    double* sums) {
+                    int64_t block, double* sums) {
   // The master is only read: no copy of it is made.
   Buffers read = buffers;
   if (!read.remainder) read.parameter_type = Element::none;
   with_gradient(read, [&](auto gradient) {
     const auto run = [&](auto weights) {
-      run_direction<V, Rule, gradient.value, decltype(weights), Rule::kMostStates>(read, scalars, count,
-                                                                                   sums);
+      for (int64_t begin = 0; begin < count; begin += block, sums += Rule::kSums)
+        run_direction<V, Rule, gradient.value, decltype(weights)>(
+            read, scalars, begin, begin + block < count ? begin + block : count, sums);
     };
     if (read.remainder) return run(Master<Element::bf16, true>{});
     run(Master<Element::none, false>{});

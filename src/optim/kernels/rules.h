@@ -12,6 +12,8 @@
 //   direction(...)             the new states, and what is added to the sums; the master stays
 //   with_sums(scalars, sums)   the scalars once the sums over all ranks are there
 //   update(...)                the new master from the new states; the gradient is not read, states stay
+// or, where new states need the sums too (LARS), with
+//   kMeasures                  direction() changes nothing and reads no states; update() is as without sums
 // They are inlined whatever the compiler thinks: they are the insides of loops.
 
 #include <cmath>
@@ -29,6 +31,7 @@ struct Rates {
   double weight_decay = 0;
   double gradient_scale = 1;
   int64_t step = 1;  // this parameter's, from 1
+  int dims = 2;      // of the parameter
   std::optional<Betas> betas = {};
 };
 
@@ -39,6 +42,13 @@ struct Elements {
   typename V::Reg gradient, master;
   typename V::Reg states[kStates > 0 ? kStates : 1];
 };
+
+/// Whether the first phase of a rule with sums only measures.
+template <class Rule>
+constexpr bool only_measures() {
+  if constexpr (requires { Rule::kMeasures; }) return Rule::kMeasures;
+  return false;
+}
 
 ZERO_ANY_DEVICE inline float rounded(double value) { return static_cast<float>(value); }
 
@@ -204,6 +214,7 @@ struct Arithmetic<LAMB> {
     float eps = 0, decay = 0;
     float lr = 0;  // times the ratio, with sums
     double rate = 0, min_coeff = 0, max_coeff = 0;
+    bool has_ratio = true;
   };
   static constexpr int kSums = 2, kLeastStates = 2, kMostStates = 2;  // |p|^2, |u|^2
 
@@ -222,12 +233,13 @@ struct Arithmetic<LAMB> {
             .lr = rounded(rates.lr),
             .rate = rates.lr,
             .min_coeff = rule.min_coeff,
-            .max_coeff = rule.max_coeff};
+            .max_coeff = rule.max_coeff,
+            .has_ratio = rule.undecayed_ratio || rates.weight_decay != 0};
   }
 
   ZERO_ANY_DEVICE static Scalars with_sums(Scalars s, const double* sums) {
     const double norm = std::sqrt(sums[0]), update_norm = std::sqrt(sums[1]);
-    if (norm == 0 || update_norm == 0) return s;
+    if (!s.has_ratio || norm == 0 || update_norm == 0) return s;
     const double ratio = norm / update_norm;
     s.lr = rounded(s.rate * (ratio > s.max_coeff ? s.max_coeff : ratio < s.min_coeff ? s.min_coeff : ratio));
     return s;
@@ -257,6 +269,92 @@ struct Arithmetic<LAMB> {
   ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
                                                                    Elements<V, kStates>& x) {
     x.master = V::sub(x.master, V::mul(V::set(s.lr), step_of(s, x)));
+  }
+};
+
+/// LARS, as optimizer_rules.h says.
+template <>
+struct Arithmetic<LARS> {
+  struct Scalars {
+    float gradient_scale = 1;
+    float decay = 0, momentum = 0, nesterov_momentum = 0;
+    float ratio = 1;  // with sums
+    float lr = 0;
+    double trust = 0, weight_decay = 0, eps = 0;
+    bool has_ratio = true;
+  };
+  static constexpr int kSums = 2, kLeastStates = 0, kMostStates = 1;  // |p|^2, |g|^2
+  static constexpr bool kMeasures = true;
+
+  static Scalars scalars(const LARS& rule, const Rates& rates) {
+    const double weight_decay = rates.dims > 1 ? rates.weight_decay : 0;
+    return {.gradient_scale = rounded(rates.gradient_scale),
+            .decay = rounded(weight_decay),
+            .momentum = rounded(rule.momentum),
+            .nesterov_momentum = rounded(rule.nesterov ? rule.momentum : 0),
+            .lr = rounded(rates.lr),
+            .trust = rule.trust_coefficient,
+            .weight_decay = weight_decay,
+            .eps = rule.eps,
+            .has_ratio = rates.dims > 1};
+  }
+
+  ZERO_ANY_DEVICE static Scalars with_sums(Scalars s, const double* sums) {
+    const double norm = std::sqrt(sums[0]);
+    const double divisor = std::sqrt(sums[1]) + s.weight_decay * norm + s.eps;
+    if (s.has_ratio && norm > 0 && divisor > 0) s.ratio = rounded(s.trust * norm / divisor);
+    return s;
+  }
+
+  template <class V, int kStates, class Sums>
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void direction(const Scalars& s,
+                                                                      Elements<V, kStates>& x, Sums& sums) {
+    sums.add_square(0, x.master);
+    sums.add_square(1, V::mul(x.gradient, V::set(s.gradient_scale)));
+  }
+
+  template <class V, int kStates>
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
+                                                                   Elements<V, kStates>& x) {
+    auto g = V::mul(x.gradient, V::set(s.gradient_scale));
+    g = V::mul(V::add(g, V::mul(V::set(s.decay), x.master)), V::set(s.ratio));
+    if constexpr (kStates > 0) {
+      auto& buffer = x.states[0];
+      buffer = V::add(V::mul(buffer, V::set(s.momentum)), g);
+      g = s.nesterov_momentum != 0 ? V::add(g, V::mul(V::set(s.nesterov_momentum), buffer)) : buffer;
+    }
+    x.master = V::sub(x.master, V::mul(V::set(s.lr), g));
+  }
+};
+
+/// torch::optim::Adagrad:  g += weight_decay p;  sum += g g;  p -= rate g / (sqrt(sum) + eps)
+template <>
+struct Arithmetic<Adagrad> {
+  struct Scalars {
+    float gradient_scale = 1;
+    float decay = 0;
+    float initial = 0;  // what the sum begins with, in the first step
+    float eps = 0;
+    float rate = 0;  // lr / (1 + lr_decay * steps before)
+  };
+  static constexpr int kSums = 0, kLeastStates = 1, kMostStates = 1;
+
+  static Scalars scalars(const Adagrad& rule, const Rates& rates) {
+    return {.gradient_scale = rounded(rates.gradient_scale),
+            .decay = rounded(rates.weight_decay),
+            .initial = rates.step == 1 ? rounded(rule.initial_accumulator_value) : 0,
+            .eps = rounded(rule.eps),
+            .rate = rounded(rates.lr / (1 + rule.lr_decay * static_cast<double>(rates.step - 1)))};
+  }
+
+  template <class V, int kStates>
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
+                                                                   Elements<V, kStates>& x) {
+    auto g = V::mul(x.gradient, V::set(s.gradient_scale));
+    g = V::add(g, V::mul(V::set(s.decay), x.master));
+    auto& sum = x.states[0];
+    sum = V::add(V::add(sum, V::set(s.initial)), V::mul(g, g));
+    x.master = V::sub(x.master, V::div(V::mul(V::set(s.rate), g), V::add(V::sqrt(sum), V::set(s.eps))));
   }
 };
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/any_device.h"
+#include "optim/kernels/exact_sum.h"
 #include "optim/kernels/rules.h"
 
 namespace zero::kernels {
@@ -52,6 +53,21 @@ ZERO_ANY_DEVICE inline double ordered_total(const double* values, int64_t begin,
   double sum = 0;
   for (int64_t i = begin; i < end; ++i) sum += values[i * stride];
   return sum;
+}
+
+/// The same of values >= 0 into digits[kDigits], exactly.
+ZERO_ANY_DEVICE inline void exact_total(const double* values, int64_t begin, int64_t end, int64_t stride,
+                                        double* digits) {
+  for (int i = 0; i < kDigits; ++i) digits[i] = 0;
+  for (int64_t i = begin; i < end; ++i) add_exactly(values[i * stride], digits);
+}
+
+/// The row's scalars once the digits of its parameter's sums are known.
+template <class Rule>
+ZERO_ANY_DEVICE void apply_digits(ScalarRow<Rule>& row, const double* digits) {
+  double sums[Rule::kSums];
+  for (int k = 0; k < Rule::kSums; ++k) sums[k] = total_of(digits + k * kDigits);
+  row.scalars = Rule::with_sums(row.scalars, sums);
 }
 
 }  // namespace zero::kernels

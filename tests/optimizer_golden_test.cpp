@@ -1,0 +1,141 @@
+// Rules against recorded results of other packages' optimizers, and with the same bits for any number of
+// ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "optim/kernels/exact_sum.h"
+#include "support/cut_ranks.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using testing::CutRun;
+using GoldenJson = nlohmann::json;
+
+OptimizerRule rule_named(const std::string& name) {
+  std::optional<OptimizerRule> found;
+  for_each_rule([&](const OptimizerRule& rule) {
+    if (rule_name(rule) == name) found = rule;
+  });
+  return found.value();
+}
+
+OptimizerRule rule_of_case(const GoldenJson& one) {
+  OptimizerRule rule = rule_named(one["rule"]);
+  for (const auto& [key, value] : one["params"].items()) {
+    const Hyperparameter* const of = hyperparameter(rule, key);
+    EXPECT_NE(of, nullptr) << key;
+    if (of->kind == Hyperparameter::Kind::Switch)
+      set_flag(rule, *of, value);
+    else if (of->kind == Hyperparameter::Kind::Pair)
+      set_numbers(rule, *of, {value[0], value[1]});
+    else
+      set_numbers(rule, *of, {value, 0});
+  }
+  validate_rule(rule);
+  return rule;
+}
+
+void expect_recorded(const at::Tensor& actual, const GoldenJson& recorded, int64_t stride,
+                     const std::string& what) {
+  ASSERT_EQ((actual.numel() + stride - 1) / stride, std::ssize(recorded)) << what;
+  for (int64_t i = 0; i < std::ssize(recorded); ++i)
+    ASSERT_NEAR(actual[i * stride].item<float>(), recorded[i].get<double>(), 2e-6) << what << ", " << i;
+}
+
+TEST(OptimizerGolden, RulesAreThoseOfOtherPackages) {
+  std::ifstream file(std::string(ZERO_TEST_DATA) + "/golden/optimizer_rules.json");
+  ASSERT_TRUE(file);
+  const GoldenJson golden = GoldenJson::parse(file);
+  ASSERT_GE(golden["cases"].size(), 8U);
+  for (const auto& one : golden["cases"]) {
+    const std::string what = one["rule"].get<std::string>() + " " + one["params"].dump();
+    const CutRun run = testing::run_on_threads(rule_of_case(one), 2, golden["steps"]);
+    expect_recorded(run.matrix, one["matrix"], golden["stride"], what + ", matrix");
+    expect_recorded(run.vector, one["vector"], golden["stride"], what + ", vector");
+  }
+}
+
+void expect_same_for_any_ranks(const OptimizerRule& rule) {
+  const CutRun alone = testing::run_on_threads(rule, 1, 4, 0.37);
+  for (const int ranks : {2, 3, 4, 5, 6, 7, 8}) {
+    const CutRun cut = testing::run_on_threads(rule, ranks, 4, 0.37);
+    EXPECT_TRUE(at::equal(cut.matrix, alone.matrix)) << rule_name(rule) << ", " << ranks;
+    EXPECT_TRUE(at::equal(cut.vector, alone.vector)) << rule_name(rule) << ", " << ranks;
+    for (size_t kind = 0; kind < cut.states.size(); ++kind)
+      EXPECT_TRUE(at::equal(cut.states[kind], alone.states[kind])) << rule_name(rule) << ", " << ranks;
+  }
+}
+
+TEST(OptimizerGolden, BitsAreTheSameForOneToEightRanks) {
+  for_each_rule([](const OptimizerRule& rule) { expect_same_for_any_ranks(rule); });
+  for (const NamedRule& named : named_rules()) expect_same_for_any_ranks(named.rule);
+  expect_same_for_any_ranks(LAMB{.lr = 0.02, .weight_decay = 0.1});
+  expect_same_for_any_ranks(LARS{.weight_decay = 0.1, .trust_coefficient = 0.1, .nesterov = true});
+}
+
+TEST(OptimizerGolden, VariantsOfLambDiffer) {
+  const auto of = [](LAMB rule) {
+    rule.lr = 0.02;
+    return testing::run_on_threads(rule, 1, 3).matrix.clone();
+  };
+  const LAMB nvlamb{.weight_decay = 0}, apex{.weight_decay = 0, .undecayed_ratio = false};
+  EXPECT_FALSE(at::equal(of(nvlamb), of(apex)));
+  const LAMB decayed{.weight_decay = 0.1}, apex_decayed{.weight_decay = 0.1, .undecayed_ratio = false};
+  EXPECT_TRUE(at::equal(of(decayed), of(apex_decayed)));
+  const LAMB bounded{.weight_decay = 0.1, .max_coeff = 0.1};
+  EXPECT_FALSE(at::equal(of(decayed), of(bounded)));
+}
+
+using kernels::add_exactly;
+using kernels::kDigits;
+using kernels::total_of;
+
+TEST(ExactSum, DoesNotDependOnOrderOrCuts) {
+  std::mt19937_64 random(3);
+  std::vector<double> values;
+  for (int i = 0; i < 5000; ++i) {
+    const auto value =
+        std::ldexp(1.0 + static_cast<double>(random() % 1000003), static_cast<int>(random() % 200) - 120);
+    values.push_back(static_cast<double>(static_cast<float>(value)) * 1.7);
+  }
+  double forward[kDigits] = {}, parts[3][kDigits] = {}, one_by_one = 0;
+  for (const double value : values) {
+    add_exactly(value, forward);
+    one_by_one += value;
+  }
+  std::shuffle(values.begin(), values.end(), random);
+  for (size_t i = 0; i < values.size(); ++i) add_exactly(values[i], parts[i * i % 3]);
+  double together[kDigits];
+  for (int i = 0; i < kDigits; ++i) together[i] = parts[2][i] + (parts[0][i] + parts[1][i]);
+  for (int i = 0; i < kDigits; ++i) EXPECT_EQ(together[i], forward[i]);
+  EXPECT_EQ(total_of(together), total_of(forward));
+  EXPECT_NEAR(total_of(forward) / one_by_one, 1, 1e-12);
+}
+
+TEST(ExactSum, ReachesFromTheSmallestSquareToTheLargest) {
+  const double smallest = std::ldexp(1.0, -298), largest = std::ldexp(255.0, 256);
+  for (const double value : {smallest, 3 * smallest, 1.0, 1 / 3.0, 1e-30, largest}) {
+    double digits[kDigits] = {};
+    add_exactly(value, digits);
+    EXPECT_EQ(total_of(digits), value);
+  }
+  double digits[kDigits] = {};
+  add_exactly(smallest, digits);
+  add_exactly(largest, digits);
+  EXPECT_EQ(digits[0], 1) << "nothing is lost beside a large one";
+  for (const double bad : {HUGE_VAL, std::nan("")}) {
+    double sum[kDigits] = {};
+    add_exactly(1, sum);
+    add_exactly(bad, sum);
+    EXPECT_FALSE(std::isfinite(total_of(sum)));
+  }
+}
+
+}  // namespace
+}  // namespace zero
