@@ -656,5 +656,18 @@ TEST_F(Tool, WordsAreCompletedAndCorrected) {
   EXPECT_EQ(zero({"completion", "fish"}).exit, 2);
 }
 
+TEST_F(Tool, ReportsRuns) {
+  good({"train", "train.json"});
+  EXPECT_EQ(good({"report", "run"}).output, "run/report.html: 1 run\n");
+  const std::string html = read_bytes(path() / "run/report.html");
+  EXPECT_NE(html.find("\"eval_loss\""), std::string::npos);
+  EXPECT_NE(html.find("checkpoint"), std::string::npos);
+  EXPECT_EQ(good({"report", "run", "run", "--out", "both.html"}).output, "both.html: 2 runs\n");
+  const ProgramResult other = zero({"report", "run", "--out", "train.json"});
+  EXPECT_EQ(other.exit, 2);
+  EXPECT_NE(other.error.find("train.json"), std::string::npos) << other.error;
+  EXPECT_EQ(zero({"report", "tokenizer"}).exit, 2);
+}
+
 }  // namespace
 }  // namespace zero

@@ -7,6 +7,7 @@
 #include "zero/checkpoint.h"
 #include "zero/compute_threads.h"
 #include "zero/config.h"
+#include "zero/config_help.h"
 #include "zero/consolidate.h"
 #include "zero/cpu_allocator.h"
 #include "zero/cpu_operators.h"

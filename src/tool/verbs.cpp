@@ -21,6 +21,7 @@ std::span<const Verb> verbs() {
       {"simulate", "one rank of many, with shapes instead of data: memory, traffic, time", run_simulate},
       {"pipeline", "schedules of a pipeline: bubble, memory, a drawing", run_pipeline},
       {"train", "train a model; with --ranks N on that many local ranks", run_train, Output::Progress},
+      {"report", "a page of curves about one or several runs", run_report},
       {"eval", "loss and perplexity of a trained model", run_eval},
       {"generate", "text from a trained model", run_generate},
       {"inspect", "what is in a checkpoint", run_inspect},

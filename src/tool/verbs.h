@@ -33,6 +33,7 @@ int run_plan(int argc, char** argv);
 int run_simulate(int argc, char** argv);
 int run_pipeline(int argc, char** argv);
 int run_train(int argc, char** argv);
+int run_report(int argc, char** argv);
 int run_eval(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_inspect(int argc, char** argv);
