@@ -243,6 +243,41 @@ PlanAnswer answered(const PlanRequest& request) { return answer(request, trained
 
 Config resolved_config(const std::string& text, int ranks) { return resolve(parse_config(text), ranks); }
 
+TEST(PlanReport, ChoosesWhatLeavesMemory) {
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.path() / "gpt2.json";
+  std::ofstream(path) << R"({"model": {"size": "gpt2"}, "bf16": {"enabled": true}, "train_batch_size": 2,
+                             "data": {"train": "x"}, "zero_optimization": {"stage": 2}})";
+  PlanRequest request{.config = path, .ranks = 2, .memory = "1.0GB", .disk = "/disk", .json = true};
+  request.machine = [](const OffloadConfig& offload, int host_ranks) {
+    EXPECT_EQ(offload.how.path, "/disk");
+    EXPECT_EQ(host_ranks, 2);
+    return TierMachine{.rates = {.disk_read = 5e8, .disk_write = 2.5e8}};
+  };
+  const json plan = json::parse(answered(request).text);
+  const json& placement = plan["placement"];
+  const json& stage = plan["stages"][2];
+  EXPECT_LE(placement["peak_bytes_per_rank"], 1'000'000'000);
+  EXPECT_EQ(placement["peak_bytes_per_rank"], stage["total_bytes_per_rank"]);
+  EXPECT_EQ(stage["fits"], true);
+  EXPECT_EQ(placement["state_bytes_per_rank_by_tier"], stage["state_bytes_per_rank_by_tier"]);
+  const double read = placement["disk_bytes_read_per_step"],
+               written = placement["disk_bytes_written_per_step"];
+  EXPECT_GT(read, 0);
+  EXPECT_NEAR(placement["seconds_per_step"].get<double>(), read / 5e8 + written / 2.5e8, 1e-6);
+  EXPECT_EQ(placement["disk_bytes_written_in_1000_steps_all_ranks"], 2000 * written);
+  EXPECT_EQ(placement["units"].size(), plan["units"].size());
+
+  request.json = false;
+  const std::string text = answered(request).text;
+  for (const char* words : {"Where states are", "On disk: ", "All ranks write "})
+    EXPECT_NE(text.find(words), std::string::npos) << words << " in\n" << text;
+  request.memory = "";
+  EXPECT_ERROR(answered(request), Config, "--disk: ");
+  request.memory = "1MB";
+  EXPECT_ERROR(answered(request), Config, "a rank's memory is 1.00 MB, but wherever states are, ");
+}
+
 TEST(PlanReport, SaysWhatIsOnDiskAndWhatThatWears) {
   const auto plan_of = [](const std::string& offload) {
     return planned(

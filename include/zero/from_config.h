@@ -29,6 +29,17 @@ LrSchedule schedule_of(const Config& config);
 /// divides by all of them before the reduction. Throws Unsupported for types that the engine does not train.
 EngineOptions engine_options_of(const Config& config, int ranks);
 
+/// Where the configuration leaves states open ("auto"): chooses within its budgets, for the ranks of the
+/// mesh's axis "dp" and what offload.path's disk does now, writes that into `options` and says it in a
+/// paragraph; "" where nothing is open. Collective. Throws Config where nothing fits, Config or Io for the
+/// directory.
+std::string place_states(EngineOptions& options, const Config& config, const Mesh& mesh);
+
+/// Throws Config or Io where states cannot be where the configuration wants them: a directory that is none,
+/// in memory or not writable; a disk with less space than `ranks` ranks of this host need; budgets that
+/// nothing fits. Before any rank is there.
+void check_offload(const Config& config, int ranks);
+
 /// CUDA devices that LibTorch finds on this host; loads LibTorch's CUDA half where there is a driver.
 int cuda_devices();
 

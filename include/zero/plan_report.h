@@ -13,6 +13,7 @@
 #include "zero/activations.h"
 #include "zero/config.h"
 #include "zero/plan.h"
+#include "zero/tier_plan.h"
 
 namespace zero {
 
@@ -93,6 +94,8 @@ struct ConfigPlan {
   int64_t resident_bytes(size_t stage) const { return total_bytes(stage) + stages[stage].rank.common_bytes; }
   int host_ranks() const { return stages[0].ranks / hosts; }
   std::optional<int64_t> memory_bytes;  // of a rank
+  std::optional<TierPlan> tiers = {};   // of the chosen stage, where the configuration leaves some open
+  TierMachine machine = {};             // that it was chosen for
   std::array<CountStage, 4>
       count;  // the same types from the bare count; has the largest model for memory_bytes
 };
@@ -103,7 +106,8 @@ struct ConfigPlan {
 /// and a shard group is on one host, it keeps them once. Throws Config for ranks that `hosts` does not
 /// divide, shapes that make no sense, Unsupported for a model type that is not planned from a configuration.
 ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int ranks,
-                            std::optional<int64_t> memory_bytes = {}, int hosts = 1, int cuda_devices = 0);
+                            std::optional<int64_t> memory_bytes = {}, int hosts = 1, int cuda_devices = 0,
+                            const TierMachine& machine = {});
 
 /// Tables for a terminal or a log.
 std::string to_text(const CountPlan& plan);
@@ -125,6 +129,10 @@ struct PlanRequest {
   int cuda_devices = 0;                     // of each of these
   int accumulation_steps = 1;               // for a count
   std::string memory = {};                  // of a rank: see parse_bytes; "" asks nothing
+  // Where states are to be chosen (tier_plan.h): budgets of a rank and a directory on a disk. "" for both:
+  // only where the configuration says "auto".
+  std::string host_memory = {}, disk = {};
+  std::function<TierMachine(const OffloadConfig&, int host_ranks)> machine = {};  // measures; empty: nominal
   bool json = false;
 };
 struct PlanAnswer {

@@ -20,6 +20,12 @@ struct TierRates {
   double disk_read = 1e9, disk_write = 1e9;
 };
 
+/// What a machine gives a rank.
+struct TierMachine {
+  TierRates rates = {};
+  int64_t disk_free_bytes = INT64_MAX;
+};
+
 /// Which kinds may be moved; the others stay where EngineOptions says.
 struct MovableStates {
   bool parameter = false, gradient = false, master = false, optimizer = false;
@@ -47,6 +53,7 @@ struct TierPlan {
   std::map<std::string, StateTiers> unit_tiers;  // of every unit: for EngineOptions
   int64_t budget_bytes = -1;                     // for EngineOptions
   bool share_parameters = true;                  // for EngineOptions
+  int64_t piece_numel = 0;                       // for its OffloadOptions
   Plan plan = {};                                // that these options make
   int64_t peak_bytes = 0;                        // of the memory where the rank computes
   int64_t host_bytes = 0, disk_bytes = 0;
@@ -60,10 +67,15 @@ struct TierPlan {
 /// come for each gather and go once.
 TierTraffic tier_traffic(const Plan& plan, bool clips, bool on_cpu);
 
+/// Takes a choice over.
+void use_tiers(EngineOptions& options, const TierPlan& tiers);
+
 /// Of all placements that fit the budgets one of the least seconds; to within a few percent where units are
-/// many, the least where they are few. Where nothing fits otherwise, ranks share no parameters, and with the
-/// budget of resident slabs left open (-1) it is that of the largest slab. `options.offload.path` empty:
-/// there is no disk. Throws Config where nothing fits, with the least that does, and what make_plan() throws.
+/// many, the least where they are few. Pieces of states on disk are made smaller where their buffers would
+/// take more than a small part of the memory. Where nothing fits otherwise, ranks share no parameters, and
+/// with the budget of resident slabs left open (-1) it is that of the largest slab. `options.offload.path`
+/// empty: there is no disk. Throws Config where nothing fits, with the least that does, and what make_plan()
+/// throws.
 TierPlan choose_tiers(const ModuleSpec& root, EngineOptions options, const RankPlaces& places,
                       const OptimizerBytes& optimizer, const TierRequest& request);
 

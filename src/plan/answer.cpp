@@ -1,6 +1,9 @@
 // The verb `zero plan` without its command line.
+#include <algorithm>
+
 #include "zero/error.h"
 #include "zero/hf_model.h"
+#include "zero/placement.h"
 #include "zero/plan_report.h"
 
 namespace zero {
@@ -28,6 +31,28 @@ PlanAnswer answer_count(const PlanRequest& request) {
   return {printed(plan_from_count(options), request.json), {}};
 }
 
+// What the command line says of tiers. Where it names one and the configuration leaves no kind open, all that
+// the configuration keeps where it computes are.
+void use_budgets(const PlanRequest& request, std::optional<int64_t> memory, Config& config) {
+  OffloadConfig& offload = config.offload;
+  if (!request.disk.empty()) offload.how.path = request.disk;
+  const bool asks = !request.disk.empty() || !request.host_memory.empty();
+  if (asks && !offload.is_auto()) {
+    require(memory.has_value(), ErrorKind::Config, request.disk.empty() ? "--host-memory" : "--disk",
+            "states are moved there that do not fit a rank's memory, which is not given", "give --memory");
+    for (TierChoice* kind : {&offload.parameter, &offload.gradient, &offload.optimizer}) {
+      const bool is_free = *kind == TierChoice::Device;
+      const bool fits_stage =
+          kind != &offload.parameter || config.zero.stage == stage_that_shards_parameters();
+      if (is_free && fits_stage) *kind = TierChoice::Auto;
+    }
+  }
+  if (!offload.is_auto()) return;
+  if (memory) offload.memory_bytes = *memory;
+  if (!request.host_memory.empty())
+    offload.host_memory_bytes = parse_bytes(request.host_memory, "--host-memory");
+}
+
 PlanAnswer answer_config(const PlanRequest& request,
                          const std::function<ModuleSpec(const Config&)>& spec_of) {
   require(request.accumulation_steps == 1, ErrorKind::Config, "--accumulation",
@@ -37,9 +62,13 @@ PlanAnswer answer_config(const PlanRequest& request,
   Config config = adopt_model(load_config(request.config, request.overrides));
   int ranks = request.ranks;
   if (ranks == 0) ranks = config.parallel.ranks == 0 ? 1 : config.parallel.ranks;
+  use_budgets(request, memory, config);
   config = resolve(std::move(config), ranks);
+  TierMachine machine;
+  if (request.machine && config.offload.is_auto())
+    machine = request.machine(config.offload, std::max(1, ranks / request.hosts));
   const ConfigPlan plan =
-      plan_from_config(config, spec_of(config), ranks, memory, request.hosts, request.cuda_devices);
+      plan_from_config(config, spec_of(config), ranks, memory, request.hosts, request.cuda_devices, machine);
   return {printed(plan, request.json), config.origin.notes};
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "plan/config_options.h"
+#include "plan/config_tiers.h"
 #include "plan/state_bytes.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
@@ -31,11 +32,26 @@ int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
   return bytes;
 }
 
+namespace {
+
+// Stages that keep all parameters on every rank have no other place for them.
+EngineOptions options_at(int stage, EngineOptions options, const Config& config) {
+  options.stage = stage;
+  const Placements placements = placements_for(stage);
+  options.shard_group_ranks =
+      placements.optimizer == Placement::Shard ? config.parallel.shard_group_ranks : 0;
+  if (placements.parameter != Placement::Shard) options.tiers.parameter = Tier::Device;
+  return options;
+}
+
+}  // namespace
+
 ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int ranks,
-                            std::optional<int64_t> memory_bytes, int hosts, int cuda_devices) {
+                            std::optional<int64_t> memory_bytes, int hosts, int cuda_devices,
+                            const TierMachine& machine) {
   require(hosts >= 1 && ranks % hosts == 0, ErrorKind::Config, "--hosts",
           "expected a divisor of the " + std::to_string(ranks) + " ranks, got " + std::to_string(hosts));
-  EngineOptions options = options_from_config(config, ranks);
+  const EngineOptions options = options_from_config(config, ranks);
   const Dtype dtype = *options.dtype, accumulated = options.accumulation_dtype;
   const RankPlaces places = places_of(config, ranks, hosts, cuda_devices);
   check_communication(config, !places.on_cpu);
@@ -52,12 +68,11 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   plan.on_cuda = !places.on_cpu;
   plan.communication = config.parallel.communication;
   plan.memory_bytes = memory_bytes;
-  for (int stage = 0; stage < kStages; ++stage) {
-    options.stage = stage;
-    options.shard_group_ranks =
-        placements_for(stage).optimizer == Placement::Shard ? config.parallel.shard_group_ranks : 0;
-    plan.stages[stage] = make_plan(model, options, places, optimizer);
-  }
+  for (int stage = 0; stage < kStages; ++stage)
+    plan.stages[stage] = make_plan(model, options_at(stage, options, config), places, optimizer);
+  plan.machine = machine;
+  plan.tiers = choose_config_tiers(config, model, options, places, machine);
+  if (plan.tiers) plan.stages[plan.chosen_stage] = plan.tiers->plan;
   plan.activations = activation_bytes(shape_of(config), config.train_micro_batch_size,
                                       config.data.sequence_length, dtype, config.recompute);
   const CheckpointConfig& saving = config.checkpoint;

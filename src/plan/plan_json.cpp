@@ -60,6 +60,35 @@ Json stage_json(const ConfigPlan& plan, size_t stage) {
           {"padding_elements_per_step", rank.padding_elements}};
 }
 
+Json placement_json(const ConfigPlan& plan) {
+  const TierPlan& tiers = *plan.tiers;
+  Json units = Json::array();
+  for (const UnitLayout& unit : tiers.plan.units) {
+    const auto of = [&](Tier tier) { return std::string(to_string(tier)); };
+    units.push_back({{"name", unit.name},
+                     {"parameter", of(unit.tiers.parameter)},
+                     {"gradient", of(unit.tiers.gradient)},
+                     {"master", of(unit.tiers.master)},
+                     {"optimizer", of(unit.tiers.optimizer)}});
+  }
+  return {{"explained", tiers.explained},
+          {"peak_bytes_per_rank", tiers.peak_bytes},
+          {"host_bytes_per_rank", tiers.host_bytes},
+          {"file_bytes_per_rank", tiers.disk_bytes},
+          {"state_bytes_per_rank_by_tier", tiers_json(tiers.plan.rank)},
+          {"disk_bytes_read_per_step", tiers.traffic.disk_read_bytes},
+          {"disk_bytes_written_per_step", tiers.traffic.disk_written_bytes},
+          {"host_bytes_moved_per_step", tiers.traffic.host_bytes},
+          {"disk_bytes_written_in_1000_steps_all_ranks",
+           tiers.traffic.disk_written_bytes * 1000 * tiers.plan.ranks},
+          {"seconds_per_step", tiers.seconds},
+          {"disk_read_bytes_per_s", plan.machine.rates.disk_read},
+          {"disk_write_bytes_per_s", plan.machine.rates.disk_write},
+          {"budget_bytes", tiers.plan.budget_bytes},
+          {"share_parameters", tiers.share_parameters},
+          {"units", units}};
+}
+
 Json units_json(const Plan& plan) {
   Json units = Json::array();
   for (const UnitLayout& unit : plan.units)
@@ -118,6 +147,7 @@ std::string to_json(const ConfigPlan& plan) {
     }
     json["stages"].push_back(std::move(row));
   }
+  if (plan.tiers) json["placement"] = placement_json(plan);
   json["units"] = units_json(chosen);
   return json.dump(2) + "\n";
 }

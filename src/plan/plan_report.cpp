@@ -99,6 +99,55 @@ bool has_states_in(const ConfigPlan& plan, Tier tier) {
 bool is_on_disk(const ConfigPlan& plan) { return has_states_in(plan, Tier::Disk); }
 bool is_offloaded(const ConfigPlan& plan) { return is_on_disk(plan) || has_states_in(plan, Tier::Host); }
 
+// Words in lines of at most 100 columns.
+std::string wrapped(const std::string& text) {
+  constexpr size_t kLine = 100;
+  std::string lines;
+  size_t line = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    if (line + end - begin + 1 > kLine) {
+      lines.back() = '\n';
+      line = 0;
+    }
+    lines += text.substr(begin, end - begin) + " ";
+    line += end - begin + 1;
+    begin = end + 1;
+  }
+  if (!lines.empty()) lines.back() = '\n';
+  return lines;
+}
+
+// Units with the same tiers in a row in one line.
+std::string placement_lines(const TierPlan& tiers) {
+  const std::vector<UnitLayout>& units = tiers.plan.units;
+  std::string text = left("Where states are", kLabelColumns + 12);
+  for (const char* kind : {"parameters", "gradients", "masters", "optimizer"}) text += right(kind, 12);
+  text += "\n";
+  for (size_t i = 0; i < units.size();) {
+    size_t end = i + 1;
+    while (end < units.size() && units[end].tiers == units[i].tiers) ++end;
+    const std::string name = end - i > 1 ? units[i].name + " .. " + units[end - 1].name : units[i].name;
+    text += "  " + left(name, kLabelColumns + 10);
+    const StateTiers& t = units[i].tiers;
+    for (const Tier tier : {t.parameter, t.gradient, t.master, t.optimizer})
+      text += right(std::string(tier == Tier::Device ? "memory" : to_string(tier)), 12);
+    text += "\n";
+    i = end;
+  }
+  return text;
+}
+
+std::string placement_text(const ConfigPlan& plan) {
+  const TierPlan& tiers = *plan.tiers;
+  const int64_t written = tiers.traffic.disk_written_bytes * 1000 * tiers.plan.ranks;
+  std::string text = "\n" + placement_lines(tiers) + wrapped(tiers.explained);
+  if (written > 0)
+    text += "All ranks write " + human_bytes(written) + " in 1000 steps; the file of each has " +
+            human_bytes(tiers.disk_bytes) + ".\n";
+  return text;
+}
+
 // On what the figures rest.
 std::string notes(const ConfigPlan& plan) {
   std::string text =
@@ -222,7 +271,8 @@ std::string to_text(const ConfigPlan& plan) {
                [&](size_t s) { return human_count(*plan.count[s].engine_largest_parameters); });
   }
   return text + table.text() + "\nUnits of stage " + std::to_string(plan.chosen_stage) +
-         right("elements each", 46) + right("slab each", 12) + "\n" + unit_lines(chosen) + notes(plan);
+         right("elements each", 46) + right("slab each", 12) + "\n" + unit_lines(chosen) +
+         (plan.tiers ? placement_text(plan) : std::string()) + notes(plan);
 }
 
 }  // namespace zero

@@ -101,6 +101,7 @@ class Chooser {
       : root_(root), options_(options), places_(places), optimizer_(optimizer), request_(request) {}
 
   TierPlan run() {
+    fit_pieces();
     std::optional<TierPlan> chosen = best();
     // Parameters that ranks share cannot leave: each has its own part then.
     if (!chosen && may_part()) {
@@ -111,12 +112,37 @@ class Chooser {
       options_.budget_bytes = 0;  // one slab at a time
       chosen = best();
     }
+    while (!chosen && halve_piece(kLeastPiece)) chosen = best();
     if (!chosen) fail_with_least();
     explain(*chosen);
     return std::move(*chosen);
   }
 
  private:
+  // Smaller ones are made only where nothing fits otherwise, and then down to the least.
+  static constexpr int64_t kUsualPiece = 64 << 10, kLeastPiece = 16 << 10;
+
+  bool halve_piece(int64_t least) {
+    int64_t& numel = options_.offload.piece_numel;
+    constexpr int64_t kMultiple = 2048;  // of whole blocks, in every type
+    if (numel / 2 < least || numel / 2 % kMultiple != 0) return false;
+    numel /= 2;
+    return true;
+  }
+
+  // Buffers that take more than a small part of the memory would push states out of it.
+  void fit_pieces() {
+    constexpr int64_t kPart = 16;
+    movable_ = request_.movable;
+    for (;;) {
+      start();
+      int64_t ring_bytes = 0;
+      for (const auto& unit : units_)
+        for (const UnitOption& option : unit) ring_bytes = std::max(ring_bytes, option.ring_bytes);
+      if (ring_bytes <= request_.memory_bytes / kPart || !halve_piece(kUsualPiece)) return;
+    }
+  }
+
   bool clips() const { return options_.gradient_clipping > 0; }
   bool can_shrink() const {
     return options_.budget_bytes == -1 && base_.placements.parameter == Placement::Shard &&
@@ -189,6 +215,11 @@ class Chooser {
         }
       all = std::move(more);
     }
+    // Beside a device one of the two updates a unit.
+    if (!places_.on_cpu)
+      std::erase_if(all, [](const StateTiers& tiers) {
+        return (tiers.master == Tier::Device) != (tiers.optimizer == Tier::Device);
+      });
     std::vector<UnitOption> options;
     for (const StateTiers& tiers : all) options.push_back(option_of(unit, tiers, trip, alone));
     tiers_.push_back(std::move(all));
@@ -200,7 +231,7 @@ class Chooser {
     UnitOption option{.end_bytes = rank.state_bytes() - rank.offloaded_bytes,
                       .host_bytes = places_.on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)],
                       .disk_bytes = rank.file_bytes,
-                      .ring_bytes = rank.ring_bytes};
+                      .ring_bytes = places_.on_cpu ? rank.ring_bytes : 0};
     // Sums of the first micro-batch are not there when its backward begins.
     option.begin_bytes = option.end_bytes - (base_.accumulation_steps == 1 ? rank.gradient_memory_bytes : 0);
     TierTraffic traffic;
@@ -212,18 +243,21 @@ class Chooser {
 
   // What the plan counts beyond sums over units is found by making it: then the search has that much less.
   std::optional<TierPlan> choose() {
-    int64_t begin_more = begin_more_, end_more = end_more_;
-    for (int attempt = 0; attempt < 4; ++attempt) {
-      const auto chosen = search_tiers(units_, {.begin_bytes = request_.memory_bytes - begin_more,
-                                                .end_bytes = request_.memory_bytes - end_more,
-                                                .host_bytes = request_.host_bytes,
-                                                .disk_bytes = request_.disk_bytes});
+    TierBounds bounds{.begin_bytes = request_.memory_bytes - begin_more_,
+                      .end_bytes = request_.memory_bytes - end_more_,
+                      .host_bytes = request_.host_bytes,
+                      .disk_bytes = request_.disk_bytes};
+    constexpr int kAttempts = 4;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const auto chosen = search_tiers(units_, bounds);
       if (!chosen) return std::nullopt;
       TierPlan result = made_of(*chosen);
-      const int64_t excess = result.peak_bytes - request_.memory_bytes;
-      if (excess <= 0) return result;
-      begin_more += excess;
-      end_more += excess;
+      const int64_t excess = std::max<int64_t>(0, result.peak_bytes - request_.memory_bytes);
+      const int64_t on_host = std::max<int64_t>(0, result.host_bytes - request_.host_bytes);
+      if (excess == 0 && on_host == 0) return result;
+      bounds.begin_bytes -= excess;
+      bounds.end_bytes -= excess;
+      bounds.host_bytes -= on_host;
     }
     return std::nullopt;
   }
@@ -236,9 +270,10 @@ class Chooser {
     result.unit_tiers = options.unit_tiers;
     result.budget_bytes = options.budget_bytes;
     result.share_parameters = options.share_parameters;
+    result.piece_numel = options.offload.piece_numel;
     result.plan = make_plan(root_, options, places_, optimizer_);
     result.peak_bytes = peak_bytes(result.plan, request_.activations) + request_.other_bytes;
-    result.host_bytes = places_.on_cpu ? 0 : result.plan.rank.tier_bytes[static_cast<size_t>(Tier::Host)];
+    result.host_bytes = result.plan.rank.host_bytes;
     result.disk_bytes = result.plan.rank.file_bytes;
     result.traffic = tier_traffic(result.plan, clips(), places_.on_cpu);
     result.seconds = result.traffic.seconds(request_.rates);
@@ -376,6 +411,13 @@ TierTraffic tier_traffic(const Plan& plan, bool clips, bool on_cpu) {
       add_trips(traffic, tiers.*kind.tier, trip.of(unit, kind), bytes_of(rank, kind), on_cpu);
   }
   return traffic;
+}
+
+void use_tiers(EngineOptions& options, const TierPlan& tiers) {
+  options.unit_tiers = tiers.unit_tiers;
+  options.budget_bytes = tiers.budget_bytes;
+  options.share_parameters = tiers.share_parameters;
+  options.offload.piece_numel = tiers.piece_numel;
 }
 
 TierPlan choose_tiers(const ModuleSpec& root, EngineOptions options, const RankPlaces& places,

@@ -7,12 +7,14 @@
 #include <memory>
 #include <utility>
 
+#include "plan/config_tiers.h"
 #include "train/training_model.h"
 #include "zero/error.h"
 #include "zero/from_config.h"
 #include "zero/initial_values.h"
 #include "zero/language_model.h"
 #include "zero/model_shape.h"
+#include "zero/model_spec.h"
 
 namespace zero::simulate {
 namespace {
@@ -26,6 +28,9 @@ class NoValues final : public InitialValues {
 
 EngineOptions engine_options(const Config& config, const Mesh& mesh, bool without_values) {
   EngineOptions options = engine_options_of(config, mesh.group("dp").size());
+  const RankPlaces places = RankPlaces::of(mesh.group("dp").memories(), mesh.device().is_cpu());
+  if (const auto tiers = choose_config_tiers(config, trained_spec(config), options, places, {}))
+    use_tiers(options, *tiers);
   if (without_values) options.initial_values = std::make_shared<NoValues>();
   return options;
 }

@@ -166,10 +166,7 @@ double without_tensors(const BaseMemory& base, const CpuAllocatorStats& tensors)
 
 /// What the plan says of a rank's tensors. The model from torch::nn modules needs about what ours does.
 int64_t planned_bytes(const Plan& plan, const BenchModel& model, const BenchArguments& arguments) {
-  const Dtype dtype = arguments.dtype == "bf16" ? Dtype::bf16 : Dtype::f32;
-  const ActivationBytes activations =
-      activation_bytes(model.shape, arguments.batch, arguments.sequence, dtype, recompute_of(arguments));
-  return peak_bytes(plan, activations) + plan.rank.common_bytes;
+  return peak_bytes(plan, activations_of(model, arguments)) + plan.rank.common_bytes;
 }
 
 double rounded(double value, int digits) {
@@ -291,6 +288,10 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
   if (const Engine* const engine = step.engine()) {
     record["plan_mib"] = std::llround(mebibytes_of(planned_bytes(engine->plan(), step.model(), arguments)));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
+    if (!step.placement().empty()) {
+      record["memory_budget_mib"] = rounded(mebibytes_of(arguments.budget_bytes), 1);
+      record["placement"] = step.placement();
+    }
     put_offload(record, arguments, *engine, mesh.size(), sequential);
   }
   if (mesh.device().is_cuda()) {
@@ -312,6 +313,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
     std::cout << "states on disk: " << record["tier_mib"]["disk"] << " MiB a rank, "
               << record["disk_transport"].get<std::string>() << ", " << record["disk_mib_s"] << " MiB/s of "
               << record["sequential_mib_s"] << " MiB/s sequential\n";
+  if (!step.placement().empty()) std::cout << step.placement() << "\n";
   if (arguments.offload == "host")
     std::cout << "states in the host's memory: on CPU that is where they are anyway\n";
   if (device.is_virtual())
@@ -424,6 +426,12 @@ int run_bench(int argc, char** argv) {
   step->add_option("--path", arguments.disk_path, "directory on a disk, for --offload disk")
       ->default_val(".")
       ->capture_default_str();
+  step->add_option("--memory", arguments.budget_bytes,
+                   "of a rank at its peak, by the plan: states that do not fit go to the disk of --path")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::PositiveNumber)
+      ->excludes("--alone")
+      ->excludes("--offload");
   step->add_option("--recompute", arguments.recompute,
                    "blocks that are computed again in backward; auto: as few as --recompute-memory allows")
       ->check(CLI::IsMember({"none", "all", "auto"}))

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <optional>
 
+#include "plan/state_bytes.h"
 #include "zero/cpu_allocator.h"
 #include "zero/cpu_operators.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 #include "zero/lazy.h"
 #include "zero/mesh.h"
+#include "zero/model_spec.h"
+#include "zero/placement.h"
+#include "zero/tier_plan.h"
 
 namespace zero::tool {
 namespace {
@@ -82,10 +86,37 @@ EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, 
 }  // namespace
 
 void set_offload(EngineOptions& options, const BenchArguments& arguments) {
+  options.offload.path = arguments.disk_path;
   if (arguments.offload == "none") return;
   options.tiers.master = options.tiers.optimizer = arguments.offload == "host" ? Tier::Host : Tier::Disk;
-  options.offload.path = arguments.disk_path;
 }
+
+ActivationBytes activations_of(const BenchModel& model, const BenchArguments& arguments) {
+  return activation_bytes(model.shape, arguments.batch, arguments.sequence,
+                          arguments.dtype == "bf16" ? Dtype::bf16 : Dtype::f32, recompute_of(arguments));
+}
+
+namespace {
+
+// Within --memory: the states that must go are on the disk of --path.
+std::string place(EngineOptions& options, const BenchModel& model, const BenchArguments& arguments,
+                  const Mesh& mesh) {
+  options.tiers = {};
+  options.offload.path = arguments.disk_path;
+  TierRequest request{.movable = {.parameter = arguments.stage == stage_that_shards_parameters(),
+                                  .gradient = true,
+                                  .master = true,
+                                  .optimizer = true},
+                      .memory_bytes = arguments.budget_bytes};
+  request.activations = activations_of(model, arguments);
+  const RankPlaces places = RankPlaces::of(mesh.group("dp").memories(), mesh.device().is_cpu());
+  const TierPlan chosen = choose_tiers(module_spec(*model.module), options, places,
+                                       bytes_of_rule(std::get<AdamW>(adamw())), request);
+  use_tiers(options, chosen);
+  return chosen.explained;
+}
+
+}  // namespace
 
 at::Tensor BenchStep::forward(const std::function<at::Tensor()>& loss) {
   const int64_t before = cpu_allocator_stats().used_bytes;
@@ -121,7 +152,11 @@ std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchA
   EngineOptions options =
       options_of(arguments, is_own_stage ? arguments.stage : std::stoi(what), ours, dtype);
   if (what != kInMemory) set_offload(options, arguments);
-  return std::make_unique<Trained>(std::move(model), options, mesh);
+  std::string placement;
+  if (what != kInMemory && arguments.budget_bytes > 0) placement = place(options, model, arguments, mesh);
+  auto step = std::make_unique<Trained>(std::move(model), options, mesh);
+  step->say_placement(std::move(placement));
+  return step;
 }
 
 }  // namespace zero::tool

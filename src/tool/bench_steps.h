@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench_model.h"
+#include "zero/activations.h"
 #include "zero/engine_options.h"
 #include "zero/recompute_policy.h"
 
@@ -38,6 +39,7 @@ struct BenchArguments {
   int64_t bucket_numel = 0;
   std::string recompute = "none";  // or "all" or "auto"; of the first turn, not of those beside it
   int64_t memory_bytes = -1;       // auto: what the blocks may keep
+  int64_t budget_bytes = 0;  // of a rank's peak, within which states are placed; 0: where --offload says
   bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
        bind = false;
   std::vector<std::string> beside;  // kAlone, kOnLibTorch, kInMemory, kKeepingAll or stages, each once
@@ -66,18 +68,24 @@ class BenchStep {
   const std::string& chosen() const { return chosen_; }
   /// Bytes of tensors that the last forward left, of all micro-batches the most; 0 without our allocator.
   int64_t kept_bytes() const { return kept_bytes_; }
+  /// What --memory has chosen; "" without it.
+  const std::string& placement() const { return placement_; }
+  void say_placement(std::string text) { placement_ = std::move(text); }
 
  protected:
   at::Tensor forward(const std::function<at::Tensor()>& loss);
   void choose_recomputation(const Mesh& mesh);
 
   BenchModel model_;
-  std::string chosen_;
+  std::string chosen_, placement_;
   int64_t kept_bytes_ = 0;
 };
 
 /// The tiers and the rest that --offload asks for.
 void set_offload(EngineOptions& options, const BenchArguments& arguments);
+
+/// What a micro-batch of the model needs, as the plan counts it.
+ActivationBytes activations_of(const BenchModel& model, const BenchArguments& arguments);
 
 /// `what` is kAlone, kOnLibTorch, kInMemory, kKeepingAll or a stage; `recompute` is that of its blocks. All
 /// ranks of the mesh call together.

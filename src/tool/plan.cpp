@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "lr_plot.h"
+#include "tiers/disk_rate.h"
 #include "verbs.h"
 #include "zero/error.h"
 #include "zero/from_config.h"
@@ -11,6 +12,36 @@
 #include "zero/plan_report.h"
 
 namespace zero::tool {
+
+namespace {
+
+// "READ" or "READ,WRITE".
+tiers::DiskRate rate_of(const std::string& text) {
+  const size_t comma = text.find(',');
+  const std::string read = text.substr(0, comma);
+  const std::string write = comma == std::string::npos ? read : text.substr(comma + 1);
+  return {.read = static_cast<double>(parse_bytes(read, "--disk-rate")),
+          .write = static_cast<double>(parse_bytes(write, "--disk-rate"))};
+}
+
+// What each of a host's ranks gets of its disk.
+TierMachine machine_of(const OffloadConfig& offload, const std::string& disk_rate, int host_ranks) {
+  TierMachine machine;
+  if (offload.how.path.empty()) return machine;
+  machine.disk_free_bytes = tiers::free_disk_bytes(offload.how.path, "--disk") / host_ranks;
+  const tiers::DiskRate rate = disk_rate.empty()
+                                   ? tiers::measure_disk({.directory = offload.how.path,
+                                                          .block_bytes = offload.how.block_bytes,
+                                                          .queue_depth = offload.how.queue_depth,
+                                                          .threads = offload.how.threads,
+                                                          .key = "--disk"})
+                                   : rate_of(disk_rate);
+  machine.rates.disk_read = rate.read / host_ranks;
+  machine.rates.disk_write = rate.write / host_ranks;
+  return machine;
+}
+
+}  // namespace
 
 int run_plan(int argc, char** argv) {
   PlanRequest request;
@@ -28,6 +59,15 @@ int run_plan(int argc, char** argv) {
   app.add_option("--accumulation", request.accumulation_steps, "micro-batches per step, for a count [1]")
       ->check(at_least_one());
   app.add_option("--memory", request.memory, "memory of a rank: asks what fits. 32GB, 80GiB");
+  app.add_option("--host-memory", request.host_memory,
+                 "of a rank, beside a device: states go there that do not fit --memory");
+  app.add_option(
+      "--disk", request.disk,
+      "directory on a disk: states go there that do not fit --memory, and the rest of the plan says so");
+  std::string disk_rate;
+  app.add_option("--disk-rate", disk_rate,
+                 "of all ranks of a host, a second: 1.5GB, or 1.5GB,1.2GB for reading "
+                 "and writing [measured in --disk]");
   app.add_flag("--json", request.json, "exact figures as JSON");
   bool lr = false;
   app.add_flag("--lr", lr, "the learning rate over the steps of the run, drawn");
@@ -40,6 +80,9 @@ int run_plan(int argc, char** argv) {
     return 0;
   }
   request.cuda_devices = cuda_devices();
+  request.machine = [&](const OffloadConfig& offload, int host_ranks) {
+    return machine_of(offload, disk_rate, host_ranks);
+  };
   PlanAnswer result = answer(request, trained_spec);
   for (const std::string& note : result.notes) std::cerr << "zero: note: " << note << "\n";
   std::cout << result.text;

@@ -72,10 +72,11 @@ std::shared_ptr<const InitialValues> open_values_together(const Config& config, 
   return values;
 }
 
-EngineOptions engine_options_with(const Config& config, int ranks,
-                                  std::shared_ptr<const InitialValues> values) {
-  EngineOptions options = engine_options_of(config, ranks);
+EngineOptions engine_options_with(const Config& config, const Mesh& mesh,
+                                  std::shared_ptr<const InitialValues> values, std::string& placement) {
+  EngineOptions options = engine_options_of(config, mesh.group("dp").size());
   options.initial_values = std::move(values);
+  placement = place_states(options, config, mesh);
   return options;
 }
 
@@ -119,6 +120,7 @@ class Trainer {
   std::unique_ptr<training::Progress> progress_;    // shows something on rank 0
   fs::path checkpoint_;                             // to begin with; empty: none
   std::shared_ptr<LanguageModel> model_;
+  std::string placement_;  // what was chosen of where states are
   Engine engine_;
   int64_t step_ = 0, position_ = 0;
   bool evaluation_due_ = false;  // of the resumed checkpoint
@@ -137,8 +139,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       checkpoint_(start()),
       model_(training::training_model(config)),
       engine_(*model_, optimizer_of(config),
-              engine_options_with(config, mesh.group("dp").size(),
-                                  open_values_together(config, mesh, checkpoint_)),
+              engine_options_with(config, mesh, open_values_together(config, mesh, checkpoint_), placement_),
               mesh) {
   at::manual_seed(dropout_seed(config.run.seed, mesh.rank()));
   result_.loss = std::numeric_limits<double>::quiet_NaN();
@@ -151,6 +152,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   result_.first_step = result_.steps = step_;
   progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
                                                    config_.run.steps, config_.logging.print_interval_steps);
+  if (!placement_.empty()) progress_->note(placement_);
   if (const DiskStats disk = engine_.stats().disk; !disk.transport.empty())
     progress_->note("states on disk in " + config_.offload.how.path + ", by " + disk.transport);
   if (!checkpoint_.empty()) progress_->note("going on from " + checkpoint_.string());
@@ -370,6 +372,7 @@ void check_run(const Config& config, int ranks, const TrainOptions& options) {
   trained_names_of(config);
   optimizer_of(config);
   engine_options_of(config, ranks);
+  check_offload(config, ranks);
   const RunData data = open_data(config);
   const fs::path checkpoint = training::find_start(config, options);
   if (checkpoint.empty()) {
