@@ -113,6 +113,7 @@ struct Way {
   OptimizerSpec rule = AdamW{.lr = 1e-2};
   EngineOptions options = {.stage = 3, .dtype = Dtype::bf16};
   std::function<void(OffloadOptions&)> set = [](OffloadOptions&) {};
+  Tier gradient = Tier::Device;
 };
 
 std::vector<Way> ways() {
@@ -120,15 +121,35 @@ std::vector<Way> ways() {
   whole_masters.split_master = false;
   EngineOptions accumulated{.stage = 1, .dtype = Dtype::bf16, .accumulation_steps = 2};
   EngineOptions f32{.stage = 3, .accumulation_steps = 2};
-  return {
-      {"LAMB", LAMB{.lr = 1e-2}},
-      {"LAMB in part", LAMB{.lr = 1e-2}, {.stage = 3, .dtype = Dtype::bf16}, [](auto& o) { o.ratio = 0.4; }},
-      {"SGD", SGD{.lr = 1e-2, .momentum = 0.9}},
-      {"in part", AdamW{.lr = 1e-2}, {.stage = 3}, [](auto& o) { o.ratio = 0.4; }},
-      {"pageable", AdamW{.lr = 1e-2}, f32, [](auto& o) { o.pin_memory = false; }},
-      {"two buffers", AdamW{.lr = 1e-2}, f32, [](auto& o) { o.buffer_count = 2; }},
-      {"whole masters", AdamW{.lr = 1e-2}, whole_masters},
-      {"accumulated", AdamW{.lr = 1e-2}, accumulated}};
+  EngineOptions hybrid{.stage = 3, .dtype = Dtype::bf16, .accumulation_steps = 2};
+  hybrid.shard_group_ranks = 1;
+  EngineOptions small_buckets{.stage = 3};
+  small_buckets.reduce_bucket_numel = 3000;
+  EngineOptions no_overlap = small_buckets;
+  no_overlap.overlap = false;
+  const EngineOptions bf16{.stage = 3, .dtype = Dtype::bf16}, clipped{.stage = 2, .gradient_clipping = 0.5};
+  const AdamW adam{.lr = 1e-2};
+  const LAMB lamb{.lr = 1e-2};
+  const auto as_it_is = [](OffloadOptions&) {};
+  const auto in_part = [](OffloadOptions& o) { o.ratio = 0.4; };
+  const auto pageable = [](OffloadOptions& o) { o.pin_memory = false; };
+  return {{"gradients", adam, bf16, as_it_is, Tier::Host},
+          {"gradients in part", adam, clipped, in_part, Tier::Host},
+          {"gradients of LAMB", lamb, clipped, in_part, Tier::Host},
+          {"gradients, accumulated", adam, accumulated, as_it_is, Tier::Host},
+          {"gradients, accumulated sums", adam, f32, as_it_is, Tier::Host},
+          {"gradients, replicas", adam, hybrid, as_it_is, Tier::Host},
+          {"gradients, small buckets", adam, small_buckets, as_it_is, Tier::Host},
+          {"gradients, no overlap", adam, no_overlap, as_it_is, Tier::Host},
+          {"gradients, pageable", adam, f32, pageable, Tier::Host},
+          {"LAMB", lamb, bf16},
+          {"LAMB in part", lamb, bf16, in_part},
+          {"SGD", SGD{.lr = 1e-2, .momentum = 0.9}, bf16},
+          {"in part", adam, clipped, in_part},
+          {"pageable", adam, f32, pageable},
+          {"two buffers", adam, f32, [](OffloadOptions& o) { o.buffer_count = 2; }},
+          {"whole masters", adam, whole_masters},
+          {"accumulated", adam, accumulated}};
 }
 
 TEST(VirtualOffloadedStep, GivesTheSameBitsInEveryWay) {
@@ -140,6 +161,7 @@ TEST(VirtualOffloadedStep, GivesTheSameBitsInEveryWay) {
           Trained memory(mesh, way.rule, way.options);
           EngineOptions other = offloaded(way.options, Tier::Host, {});
           way.set(other.offload);
+          other.tiers.gradient = way.gradient;
           Trained host(mesh, way.rule, other);
           memory.steps(0, 3);
           host.steps(0, 3);

@@ -57,7 +57,10 @@ void HostLink::copy_down(const at::Tensor& from, const at::Tensor& into, Transfe
 
 Transfer HostLink::downs() const { return mark(down_); }
 
-void HostLink::copy_up(const at::Tensor& from, const at::Tensor& into) { copy_on(up_, from, into); }
+void HostLink::copy_up(const at::Tensor& from, const at::Tensor& into, Transfer* before) {
+  if (before != nullptr) before->order(up_);
+  copy_on(up_, from, into);
+}
 
 Transfer HostLink::ups() const { return mark(up_); }
 

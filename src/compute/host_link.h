@@ -42,8 +42,8 @@ class HostLink {
   void copy_down(const at::Tensor& from, const at::Tensor& into, Transfer* before = nullptr);
   /// All copies down so far.
   Transfer downs() const;
-  /// From pinned memory to the device.
-  void copy_up(const at::Tensor& from, const at::Tensor& into);
+  /// From pinned memory to the device, after `before`.
+  void copy_up(const at::Tensor& from, const at::Tensor& into, Transfer* before = nullptr);
   Transfer ups() const;
 
  private:

@@ -6,6 +6,7 @@
 
 #include "compute/host_copies.h"
 #include "optim/fused_operators.h"
+#include "optim/gradient_squares.h"
 #include "optim/kernel_passes.h"
 #include "rules/check.h"
 #include "zero/error.h"
@@ -23,25 +24,27 @@ double total(const at::Tensor& partials) {
   return sum;
 }
 
-/// Of all segments, by fused operators: fp64 [1] on their device, segment by segment, as on CPU.
-at::Tensor fused_sum_of_squares(const std::vector<at::Tensor>& segments) {
-  std::vector<at::Tensor> sums;
+/// Of sums_of_squares() of all segments: fp64 [1] on their device, segment by segment, as on CPU.
+at::Tensor fused_total(const std::vector<at::Tensor>& sums) {
   std::vector<int64_t> ends;
-  for (const at::Tensor& segment : segments) {
-    sums.push_back(fused_operators::sums_of_squares(segment));
-    ends.push_back((ends.empty() ? 0 : ends.back()) + sums.back().numel());
-  }
-  const c10::Device device = segments.front().device();
+  for (const at::Tensor& partials : sums) ends.push_back((ends.empty() ? 0 : ends.back()) + partials.numel());
+  const c10::Device device = sums.front().device();
   const at::Tensor totals =
       fused_operators::ordered_totals(at::cat(sums).view({-1, 1}), on_device(ends, device));
   return fused_operators::ordered_totals(totals, on_device({std::ssize(ends)}, device)).view({1});
+}
+
+std::vector<at::Tensor> fused_squares(const std::vector<at::Tensor>& segments) {
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& segment : segments) sums.push_back(fused_operators::sums_of_squares(segment));
+  return sums;
 }
 
 /// Of all used segments, read back together.
 double device_sum_of_squares(const std::vector<at::Tensor>& segments) {
   if (segments.empty()) return 0;
   if (fused_operators::exist_for(segments.front().device()))
-    return fused_sum_of_squares(segments).item<double>();
+    return fused_total(fused_squares(segments)).item<double>();
   std::vector<at::Tensor> sums;
   sums.reserve(segments.size());
   for (const auto& segment : segments) sums.push_back(segment.to(at::kDouble).square().sum());
@@ -94,13 +97,23 @@ double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, 
 }
 
 at::Tensor squared_norm_on_device(StateStore& states, std::span<const OptimizerShard> shards, double scale,
-                                  c10::Device device) {
+                                  c10::Device device, const GradientSquares* left) {
   at::NoGradGuard no_grad;
   std::vector<StateStore::Lease> leases;
-  std::vector<at::Tensor> parts;
-  for_each_counted(states, shards, {}, leases, [&](const at::Tensor& part) { parts.push_back(part); });
-  if (parts.empty()) return at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
-  return fused_sum_of_squares(parts).mul_(scale).mul_(scale);
+  std::vector<at::Tensor> sums;
+  for (const OptimizerShard& shard : shards) {
+    if (const auto* known = left != nullptr ? left->of(shard.unit) : nullptr) {
+      sums.insert(sums.end(), known->begin(), known->end());
+      continue;
+    }
+    for_each_counted(states, {&shard, 1}, {}, leases, [&](const at::Tensor& part) {
+      require(!part.is_cpu(), ErrorKind::Internal, "unit " + std::to_string(shard.unit),
+              "its gradient has left the device without its squares");
+      sums.push_back(fused_operators::sums_of_squares(part));
+    });
+  }
+  if (sums.empty()) return at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble));
+  return fused_total(sums).mul_(scale).mul_(scale);
 }
 
 }  // namespace zero

@@ -28,23 +28,24 @@ void RuleOptimizer::for_each_on_host(const StepInput& input, bool whole, bool wr
   if (!whole) states_.announce(sweep, updated_kinds());  // the next step's
 }
 
+// Digits of exact sums, [parameters, kSums, kDigits].
 template <class Rule>
 std::vector<double> RuleOptimizer::own_sums_on_host(const Rule& rule, const StepInput& input) const {
   using Arithmetic = kernels::Arithmetic<Rule>;
-  std::vector<double> sums(steps_.size() * Arithmetic::kSums);
+  constexpr size_t kNumbers = size_t{Arithmetic::kSums} * kernels::kDigits;
+  std::vector<double> digits(steps_.size() * kNumbers);
   for_each_on_host(input, /*whole=*/true, /*writes=*/false,
                    [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
                      const auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
                      const auto over = [&](int64_t begin, int64_t end, double* into) {
                        if (begin < end) kernel_passes::direction<Rule>(memory, begin, end, scalars, into);
                      };
-                     double elsewhere[Arithmetic::kSums] = {};  // what another rank counts
+                     double elsewhere[kNumbers] = {};  // what another rank counts
                      over(segment.begin, segment.counted_begin, elsewhere);
-                     over(segment.counted_begin, segment.counted_end,
-                          &sums[segment.parameter * Arithmetic::kSums]);
+                     over(segment.counted_begin, segment.counted_end, &digits[segment.parameter * kNumbers]);
                      over(segment.counted_end, segment.end, elsewhere);
                    });
-  return sums;
+  return digits;
 }
 
 template <class Rule>
@@ -60,23 +61,25 @@ void RuleOptimizer::update_on_host(const Rule& rule, const StepInput& input,
                    });
 }
 
-// The device's work is queued first and goes on meanwhile. Sums of whole parameters are added up once, those
-// of the host in it.
+// The device's work is queued first and goes on meanwhile. Sums of whole parameters are added up over the
+// ranks once, the device's and the host's together.
 void RuleOptimizer::step_with_host(const StepInput& input) {
   const auto run = [&]<class Rule>(const Rule& rule) {
-    std::vector<double> totals;
+    constexpr size_t kSums = kernels::Arithmetic<Rule>::kSums;
+    std::vector<double> totals(steps_.size() * kSums);
     StepInput here = input;
-    if constexpr (kernels::Arithmetic<Rule>::kSums > 0)
-      here.sum_over_ranks = [&, own = own_sums_on_host(rule, input)](std::span<double> sums) {
-        for (size_t i = 0; i < sums.size(); ++i) sums[i] += own[i];
-        if (input.sum_over_ranks) input.sum_over_ranks(sums);
-        totals.assign(sums.begin(), sums.end());
+    if constexpr (kSums > 0)
+      here.sum_over_ranks = [&, own = own_sums_on_host(rule, input)](std::span<double> digits) {
+        for (size_t i = 0; i < digits.size(); ++i) digits[i] += own[i];
+        if (input.sum_over_ranks) input.sum_over_ranks(digits);
+        for (size_t i = 0; i < totals.size(); ++i)
+          totals[i] = kernels::total_of(&digits[i * kernels::kDigits]);
       };
     const bool all_on_host = std::all_of(shards_.begin(), shards_.end(),
                                          [this](const OptimizerShard& shard) { return is_on_host(shard); });
     if (!all_on_host) step_here(here);
-    if (constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums; all_on_host && kSums > 0) {
-      std::vector<double> none(steps_.size() * kSums);
+    if (all_on_host && kSums > 0) {
+      std::vector<double> none(steps_.size() * kSums * kernels::kDigits);
       here.sum_over_ranks(none);
     }
     update_on_host(rule, input, totals);

@@ -18,6 +18,8 @@
 
 namespace zero {
 
+class GradientSquares;
+
 /// Group index (0 = default, i + 1 = groups[i]) of every name. Throws Config, naming it, for a pattern that
 /// matches no name.
 std::vector<int> assign_groups(std::span<const std::string> names, std::span<const ParameterGroup> groups);
@@ -132,8 +134,9 @@ ClipResult clip_result(double squared_norm, double max_norm);
 double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, double scale,
                     std::span<const char> used);
 /// The same of all segments, used or not, in the memory of a device that has the fused operators: fp64 [1]
-/// there, the CPU's bits. The host does not wait.
+/// there, the CPU's bits. The host does not wait. `left`: of gradients that are on the host by now; null:
+/// there are none.
 at::Tensor squared_norm_on_device(StateStore& states, std::span<const OptimizerShard> shards, double scale,
-                                  c10::Device device);
+                                  c10::Device device, const GradientSquares* left = nullptr);
 
 }  // namespace zero

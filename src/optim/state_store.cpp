@@ -20,6 +20,7 @@ struct StateStore::State {
   at::Tensor values;       // on disk: of its shape, without memory
   Tier tier = Tier::Device;
   bool owned = false;
+  std::function<void()> arrive;              // of adopted values
   detail::PassingMemory* passing = nullptr;  // of its values, if they do not last
   size_t place = 0;                          // there
   int on_disk = -1;                          // its number there
@@ -161,7 +162,10 @@ void StateStore::create_view(int unit, std::string_view kind, std::string_view o
   add_entry(unit, kind) = {.state = whole.state, .begin = whole.begin + begin, .numel = numel};
 }
 
-void StateStore::adopt(int unit, std::string_view kind, const at::Tensor& values) { add(unit, kind, values); }
+void StateStore::adopt(int unit, std::string_view kind, const at::Tensor& values,
+                       std::function<void()> arrive) {
+  add(unit, kind, values).arrive = std::move(arrive);
+}
 
 bool StateStore::holds(int unit, std::string_view kind) const {
   return entries_.contains({unit, std::string(kind)});
@@ -210,6 +214,7 @@ StateStore::Lease StateStore::lend(const StatePiece& piece, std::span<const std:
     const auto& [state, begin, numel] = found->second;
     if (std::find(lease.states_.begin(), lease.states_.end(), state) == lease.states_.end()) {
       if (use != Use::Shape) borrow(*state, use);
+      if (use != Use::Shape && state->arrive) state->arrive();
       lease.states_.push_back(state);
     }
     const int64_t each = state->elements_each;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -107,7 +108,8 @@ class StateStore {
   void create_view(int unit, std::string_view kind, std::string_view of, int64_t begin, int64_t numel);
   /// A state in memory that is not the store's to move, 1-D and contiguous: a part of a slab that keeps its
   /// values, or of memory that other ranks read and write.
-  void adopt(int unit, std::string_view kind, const at::Tensor& values);
+  /// `arrive`, if any, is called before they are lent, but for their shape.
+  void adopt(int unit, std::string_view kind, const at::Tensor& values, std::function<void()> arrive = {});
 
   bool holds(int unit, std::string_view kind) const;
   bool is_on_disk(int unit, std::string_view kind) const;

@@ -52,17 +52,20 @@ void check_shards(const EngineOptions& options, const RankPlaces& places) {
           "choose a divisor of the ranks, or 0 for all of them");
 }
 
-void check_tiers(const StateTiers& tiers) {
-  for (const auto& [tier, kind] : {std::pair{tiers.parameter, "parameters"}, {tiers.gradient, "gradients"}})
-    require(tier == Tier::Device, ErrorKind::Unsupported, kind,
+void check_tiers(const StateTiers& tiers, bool on_cpu) {
+  const auto check_kind = [](Tier tier, bool is_possible, const char* kind) {
+    require(tier == Tier::Device || is_possible, ErrorKind::Unsupported, kind,
             "cannot be in tier " + std::string(to_string(tier)),
-            "this version offloads masters and optimizer states");
+            "this version offloads masters, optimizer states and, beside a device, gradients to the host");
+  };
+  check_kind(tiers.parameter, false, "parameters");
+  check_kind(tiers.gradient, !on_cpu && tiers.gradient == Tier::Host, "gradients");
 }
 
-void check_offload(const EngineOptions& options) {
+void check_offload(const EngineOptions& options, bool on_cpu) {
   const StateTiers& tiers = options.tiers;
-  check_tiers(tiers);
-  for (const auto& [name, unit] : options.unit_tiers) check_tiers(unit);
+  check_tiers(tiers, on_cpu);
+  for (const auto& [name, unit] : options.unit_tiers) check_tiers(unit, on_cpu);
   const OffloadOptions& offload = options.offload;
   for (const auto& [ratio, name] : {std::pair{offload.ratio, "offload.ratio"},
                                     {offload.parameter_ratio, "offload.parameter_ratio"},
@@ -108,7 +111,7 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   if (options.dtype) check_type(*options.dtype, "dtype");
   if (options.communication_dtype) check_type(*options.communication_dtype, "communication_dtype");
   check_type(options.accumulation_dtype, "accumulation_dtype");
-  check_offload(options);
+  check_offload(options, places.on_cpu);
 }
 
 int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {

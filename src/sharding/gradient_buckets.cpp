@@ -100,7 +100,7 @@ std::vector<ReducePart> GradientBuckets::pack(Bucket& bucket) {
 }
 
 at::Tensor GradientBuckets::borrow_sum(Piece& piece) {
-  if (!piece.loan) piece.loan = sums_->borrow(piece.unit);
+  if (!piece.loan) piece.loan = last_loan_ = sums_->borrow(piece.unit);
   return piece.loan->sum.narrow(0, piece.begin, piece.numel);
 }
 
@@ -170,12 +170,14 @@ void GradientBuckets::settle_oldest() {
 void GradientBuckets::finish() {
   flush();
   while (!in_flight_.empty()) settle_oldest();
+  last_loan_.reset();
 }
 
 void GradientBuckets::abandon() {
   filling_ = {};
   in_flight_.clear();
   staging_.clear();
+  last_loan_.reset();
 }
 
 }  // namespace zero::detail

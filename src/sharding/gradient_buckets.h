@@ -94,6 +94,8 @@ class GradientBuckets {
   Bucket filling_;
   std::deque<Bucket> in_flight_;  // at most kBucketsInFlight, oldest first
   std::deque<Staging> staging_;   // longest unused first
+  // Of the unit that was borrowed last: what its pieces share does not go to the disk between two of them.
+  std::shared_ptr<const GradientSums::Loan> last_loan_;
   BucketCounters counters_;
 };
 

@@ -3,11 +3,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "optim/state_store.h"
+#include "sharding/device_sums.h"
 #include "sharding/unit.h"
 
 namespace zero::detail {
@@ -36,10 +39,26 @@ class GradientSums {
   /// The sums have no values any more, and no memory where it serves others. Nobody has a loan.
   void discard();
 
+  /// Of sums that the host keeps beside a device: called with a unit's sum when a loan of it ends, before it
+  /// leaves. On the thread and the stream of whoever had the loan.
+  using Leaves = std::function<void(int unit, const at::Tensor& sum)>;
+  void tell_of_leaving(Leaves leaves) { leaves_ = std::move(leaves); }
+  /// Loans that end now leave no values behind.
+  void abandon() { abandoned_ = true; }
+
  private:
+  bool is_on_host(int unit) const { return on_host_ != nullptr && on_host_->has(unit); }
+  std::shared_ptr<const Loan> borrow_from_host(int unit);
+  void put_back(int unit, const Loan& loan) noexcept;
+
   StateStore& states_;
   at::TensorOptions options_;
   bool keeps_own_;
+  int64_t shard_rank_;
+  std::unique_ptr<DeviceSums> on_host_;  // or null
+  Leaves leaves_;
+  bool abandoned_ = false;
+  std::exception_ptr failure_;                    // of a loan that ended
   std::vector<std::weak_ptr<const Loan>> loans_;  // per unit
 };
 

@@ -136,7 +136,15 @@ void Gradients::agree_on_order() {
   for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(shared.data_ptr<int64_t>()[i]);
 }
 
+void Gradients::tell_of_leaving(GradientSums::Leaves leaves) {
+  if (!sums_) return;
+  sums_->tell_of_leaving([this, told = std::move(leaves)](int unit, const at::Tensor& sum) {
+    if (boundary_) told(unit, sum);
+  });
+}
+
 void Gradients::abandon() {
+  if (sums_) sums_->abandon();
   buckets_.abandon();
   replicas_.abandon();
   clear();

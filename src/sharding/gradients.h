@@ -50,6 +50,9 @@ class Gradients {
   double raw_scale() const { return plan_.gradient_predivide_factor; }
   void clear();
 
+  /// GradientSums::tell_of_leaving, of sums that are final.
+  void tell_of_leaving(GradientSums::Leaves leaves);
+
   GradientCounters counters() const;
 
  private:

@@ -172,7 +172,21 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
   if (replica_group.size() > 1) share_out_sums();
   if (axes_->spans_other_axes()) counted_elsewhere_ = leave_out_copies(optimizer_shards, *axes_);
   optimizer = make_shard_optimizer(spec, options.groups, states, optimizer_shards, parameter_count());
+  take_squares_of_leaving();
   used_everywhere.assign(names_.size(), 0);
+}
+
+// When a sum leaves the device its squares stay there: the norm needs no more of it.
+void ShardedModel::take_squares_of_leaving() {
+  if (!optimizer->has_squares_on_device()) return;
+  gradients->tell_of_leaving([this](int unit, const at::Tensor& sum) {
+    const auto add = [&](const std::vector<OptimizerShard>& shards, GradientSquares& squares) {
+      for (const OptimizerShard& shard : shards)
+        if (shard.unit == unit) squares.add(shard, sum);
+    };
+    add(optimizer_shards, squares_);
+    add(counted_elsewhere_, squares_elsewhere_);
+  });
 }
 
 // Replicas of the whole model each count what would be their shard: less work, and the sums have the bits of
@@ -210,15 +224,15 @@ double ShardedModel::gradient_scale() const {
 // gradients is not, counted or not.
 at::Tensor ShardedModel::own_squares(double scale) {
   const std::vector<char> everything(names_.size(), 1);
-  const auto of = [&](std::span<const OptimizerShard> shards) {
+  const auto of = [&](std::span<const OptimizerShard> shards, const GradientSquares& left) {
     if (optimizer->has_squares_on_device())
-      return squared_norm_on_device(states, shards, scale, mesh.device());
+      return squared_norm_on_device(states, shards, scale, mesh.device(), &left);
     return at::full({1}, squared_norm(states, shards, scale, everything),
                     at::TensorOptions(mesh.device()).dtype(at::kDouble));
   };
-  const at::Tensor counted = of(optimizer_shards);
+  const at::Tensor counted = of(optimizer_shards, squares_);
   if (counted_elsewhere_.empty()) return counted;
-  const at::Tensor elsewhere = of(counted_elsewhere_);
+  const at::Tensor elsewhere = of(counted_elsewhere_, squares_elsewhere_);
   return at::where(elsewhere.isfinite(), counted, counted + elsewhere);
 }
 

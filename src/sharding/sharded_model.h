@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "optim/gradient_squares.h"
 #include "sharding/axes_agreement.h"
 #include "sharding/gradients.h"
 #include "sharding/model_parameters.h"
@@ -84,6 +85,7 @@ class ShardedModel {
     return plan.units[place.unit].parameters[place.parameter];
   }
   at::Tensor own_squares(double scale);
+  void take_squares_of_leaving();
   at::Tensor add_up_step();
   void update(StepInput input, const at::Tensor& sums);
   void run(const StepInput& input);
@@ -95,6 +97,8 @@ class ShardedModel {
   std::unordered_map<std::string, int> index_;
   std::optional<AxesAgreement> axes_;              // there once the plan is
   std::vector<OptimizerShard> counted_elsewhere_;  // the trainable units, counting copies alone
+
+  GradientSquares squares_, squares_elsewhere_;  // of gradients that the host has by now
 
   struct UnderWay {
     std::shared_ptr<StepOutcome> outcome;
