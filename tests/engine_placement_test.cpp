@@ -16,14 +16,14 @@ namespace {
 using namespace zero::testing;
 namespace fs = std::filesystem;
 
-constexpr int64_t kWords = 64, kWidth = 32;
+constexpr int64_t kWords = 64, kPlacedWidth = 32;
 constexpr int kRows = 12;
 
 /// A small model in an engine.
 struct Placed {
   Placed(const zero::Mesh& job, const zero::EngineOptions& options)
       : mesh(job),
-        model((torch::manual_seed(3), kWords), kWidth, 2),
+        model((torch::manual_seed(3), kWords), kPlacedWidth, 2),
         engine(*model, zero::AdamW{.lr = 1e-2}, options, job) {}
   void steps(int begin, int end) {
     const int each = kRows / mesh.size();
@@ -49,9 +49,9 @@ zero::EngineOptions apart() {
   return {.stage = 3, .dtype = at::kBFloat16, .budget_bytes = 0, .share_parameters = false};
 }
 
-class Layouts : public ::testing::TestWithParam<int> {};
+class ShardLayouts : public ::testing::TestWithParam<int> {};
 
-TEST_P(Layouts, ChangeNoBitAndLoadEachOthersCheckpoints) {
+TEST_P(ShardLayouts, ChangeNoBitAndLoadEachOthersCheckpoints) {
   const DiskDirectory folder;
   run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
     Placed usual(mesh, apart());
@@ -79,9 +79,9 @@ TEST_P(Layouts, ChangeNoBitAndLoadEachOthersCheckpoints) {
     }
   });
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, Layouts, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardLayouts, ::testing::Values(1, 2, 3));
 
-TEST(Layout, WhatStaysGatheredTravelsOnceAStep) {
+TEST(ShardLayout, WhatStaysGatheredTravelsOnceAStep) {
   run_ranks(2, [](const zero::Mesh& mesh) {
     int64_t before = -1;
     for (const double ratio : {0.0, 0.5, 1.0}) {
@@ -106,7 +106,7 @@ TEST(Layout, WhatStaysGatheredTravelsOnceAStep) {
   });
 }
 
-TEST(Layout, StatesAreWhereAPlanOfTiersPutThem) {
+TEST(ShardLayout, StatesAreWhereAPlanOfTiersPutThem) {
   const DiskDirectory folder;
   run_ranks(2, [&](const zero::Mesh& mesh) {
     zero::EngineOptions options{.stage = 2, .dtype = at::kBFloat16};
@@ -118,7 +118,7 @@ TEST(Layout, StatesAreWhereAPlanOfTiersPutThem) {
     const zero::RankPlaces places{.ranks = 2, .together = 2};
     const int64_t peak = zero::peak_bytes(memory.engine.plan(), {});
     const zero::TierPlan chosen =
-        zero::choose_tiers(zero::module_spec(*SmallNet(kWords, kWidth, 2)), options, places, {},
+        zero::choose_tiers(zero::module_spec(*SmallNet(kWords, kPlacedWidth, 2)), options, places, {},
                            {.movable = {.master = true, .optimizer = true}, .memory_bytes = peak - 30'000});
     ASSERT_GT(chosen.disk_bytes, 0);
     options.unit_tiers = chosen.unit_tiers;

@@ -243,6 +243,39 @@ PlanAnswer answered(const PlanRequest& request) { return answer(request, trained
 
 Config resolved_config(const std::string& text, int ranks) { return resolve(parse_config(text), ranks); }
 
+TEST(PlanReport, DeepSpeedsBuffersAct) {
+  // Ranks with memory of their own, so that slabs are gathered.
+  const auto plan_of = [](const std::string& keys, const std::string& more = "") {
+    const std::string text = R"({"model": {"size": "gpt2"}, "train_batch_size": 2, "data": {"train": "x"},
+      "parallel": {"backend": "gloo"}, )" +
+                             more + R"("zero_optimization": {"stage": 3, )" + keys + "}}";
+    return planned(resolved_config(text, 2), 2).stages[3];
+  };
+  const std::string small = R"("reduce_bucket_size": 1e6)", usual = R"("reduce_bucket_size": 2e6)";
+  EXPECT_EQ(plan_of(small).rank.bucket_bytes * 2, plan_of(usual).rank.bucket_bytes);
+  EXPECT_EQ(plan_of(R"("stage3_max_live_parameters": 5e7)").rank.gather_window_bytes, 4 * 50'000'000);
+  EXPECT_EQ(plan_of(R"("stage3_prefetch_bucket_size": 1e6)").prefetch_bytes, 4 * 1'000'000);
+  const std::string one_slab = R"("stage3_max_live_parameters": 0)";
+  const Plan none = plan_of(one_slab),
+             some = plan_of(one_slab + R"(, "stage3_param_persistence_threshold": 10000)"),
+             few = plan_of(one_slab + R"(, "stage3_param_persistence_threshold": 10000,
+                                         "stage3_model_persistence_threshold": 20000)");
+  int64_t persistent = 0;
+  for (const UnitLayout& unit : some.units) persistent += unit.persistent ? unit.numel : 0;
+  // Biases and norms of 12 blocks, and the last norm.
+  EXPECT_EQ(persistent, 12 * (768 * (3 + 1 + 4 + 1) + 4 * 768) + 2 * 768);
+  EXPECT_LT(some.rank.all_gather_elements, none.rank.all_gather_elements);
+  int64_t allowed = 0;
+  for (const UnitLayout& unit : few.units) allowed += unit.persistent ? unit.numel : 0;
+  EXPECT_GT(allowed, 0);
+  EXPECT_LE(allowed, 20000);
+  const std::string disk = R"("offload": {"optimizer": "disk", "path": "/d"}, )";
+  const Plan pieces = plan_of(R"("sub_group_size": 1e5)", disk);
+  EXPECT_EQ(pieces.offload.piece_numel, 100'096) << "whole blocks of 256";
+  EXPECT_LT(pieces.rank.ring_bytes, plan_of(R"("sub_group_size": 1e9)", disk).rank.ring_bytes);
+  EXPECT_ERROR(plan_of(R"("contiguous_gradients": false)"), Unsupported, "contiguous_gradients");
+}
+
 TEST(PlanReport, ChoosesWhatLeavesMemory) {
   const testing::TemporaryDirectory folder;
   const std::string path = folder.path() / "gpt2.json";

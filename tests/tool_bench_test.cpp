@@ -110,5 +110,25 @@ TEST(BenchStep, RefusesWhatItCannotTime) {
   }
 }
 
+// States that do not fit a rank's memory go to the disk, and the peak is what the plan says.
+TEST(BenchStep, KeepsToTheMemoryItIsGiven) {
+  const std::vector<std::string> usual{"--stage", "2", "--ranks", "1", "--seq", "64"};
+  const json all = record_of(usual);
+  for (const double part : {0.9, 0.75}) {
+    std::vector<std::string> arguments = usual;
+    const int64_t budget = static_cast<int64_t>(all["plan_mib"].get<double>() * part);
+    arguments.insert(arguments.end(), {"--memory", std::to_string(budget << 20)});
+    const json record = record_of(arguments);
+    EXPECT_EQ(record["loss"], all["loss"]);
+    EXPECT_LE(record["plan_mib"], budget);
+    EXPECT_GT(record["tier_mib"]["disk"], 0.0);
+    EXPECT_NE(record["placement"].get<std::string>().find("On disk: "), std::string::npos) << record;
+    // The ring is memory of the process beside tensors.
+    const double planned = record["plan_mib"].get<double>() + record["process_mib"].get<double>() -
+                           record["ring_mib"].get<double>();
+    EXPECT_NEAR(record["peak_rss_mib"][0].get<double>() / planned, 1, 0.05) << record;
+  }
+}
+
 }  // namespace
 }  // namespace zero

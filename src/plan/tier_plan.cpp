@@ -93,6 +93,8 @@ std::string figure(const char* format, double value) {
   return text;
 }
 
+std::string times(int64_t count) { return count == 1 ? "once" : std::to_string(count) + " times"; }
+
 /// One choice of tiers on its way.
 class Chooser {
  public:
@@ -373,8 +375,8 @@ void Chooser::explain(TierPlan& result) const {
     size_t unit = 0;
     while (unit + 1 < base_.units.size() && !base_.units[unit].trainable) ++unit;
     const Trips each = trip.of(unit, kind);
-    trips += (trips.empty() ? " " : ", ") + std::string(kind.name) + " come " + std::to_string(each.come) +
-             " times and go " + std::to_string(each.go);
+    trips += (trips.empty() ? " " : ", ") + std::string(kind.name) + " come " + times(each.come) +
+             " and go " + times(each.go);
   }
   text += trips + ".";
   if (options_.budget_bytes == 0 && base_.rank.gather_window_bytes > 0)

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <chrono>
@@ -23,11 +24,13 @@
 #include "train/progress.h"
 #include "train/run_directory.h"
 #include "train/training_model.h"
+#include "zero/cpu_allocator.h"
 #include "zero/engine.h"
 #include "zero/error.h"
 #include "zero/from_config.h"
 #include "zero/language_model.h"
 #include "zero/model_shape.h"
+#include "zero/plan_report.h"
 
 namespace zero {
 namespace {
@@ -107,6 +110,7 @@ class Trainer {
   void attempt(bool may_fail, const std::function<void()>& saving);
   void save_adapters();
   void finish_step();
+  void compare_memory();
   bool every(int64_t interval) const { return interval > 0 && step_ % interval == 0; }
 
   const Config& config_;
@@ -354,11 +358,31 @@ void Trainer::finish_step() {
     save(evaluates && stop, last || stop);
 }
 
+// After the first step: the placement was chosen for what the plan says that activations take.
+void Trainer::compare_memory() {
+  if (placement_.empty() || !mesh_.device().is_cpu()) return;
+  const Plan& plan = engine_.plan();
+  const bool shared = plan.placements.parameter == Placement::Common;  // memory of the host, not of tensors
+  const auto measured =
+      static_cast<double>(cpu_allocator_stats().peak_bytes + engine_.stats().disk.ring_bytes +
+                          (shared ? plan.rank.parameter_bytes : 0));
+  const at::Tensor most = at::full({1}, measured, at::TensorOptions(at::kDouble));
+  mesh_.world().all_reduce(most, Group::Reduce::Max, "measured memory").wait();
+  const auto peak = static_cast<int64_t>(most.item<double>());
+  const int64_t budget = config_.offload.memory_bytes;
+  if (peak <= budget) return;
+  progress_->note("the first step took " + human_bytes(peak) + " of a rank's memory at its peak, " +
+                  human_bytes(peak - budget) + " more than offload.memory " + human_bytes(budget) +
+                  ": activations take more than planned; set offload.memory to " +
+                  human_bytes(std::max<int64_t>(0, 2 * budget - peak)) + " to stay within it");
+}
+
 TrainResult Trainer::run() {
   model_->train();
   if (evaluation_due_ && data_.eval) evaluate_now();
   while (step_ < config_.run.steps && result_.signal == 0) {
     record(step());
+    if (step_ == result_.first_step + 1) compare_memory();
     if (model_->block_chain().must_choose()) progress_->note(model_->block_chain().choose(mesh_));
     finish_step();
   }
