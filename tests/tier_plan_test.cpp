@@ -143,6 +143,30 @@ TEST(TierPlan, SaysWhatItChoseAndWhy) {
     EXPECT_NE(some.explained.find(words), std::string::npos) << words << " in: " << some.explained;
 }
 
+TEST(TierPlan, BesideADeviceStatesGoToTheHostBeforeTheDisk) {
+  const ModuleSpec model = chain_of_units({100'000, 100'000, 100'000, 100'000});
+  const RankPlaces device{.on_cpu = false};
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
+    EngineOptions options{.stage = 1, .dtype = dtype};
+    options.offload.path = "/disk";
+    options.offload.piece_numel = 1024;
+    const int64_t peak = peak_bytes(make_plan(model, options, device), {});
+    TierRequest request{.movable = {.gradient = true, .master = true, .optimizer = true},
+                        .memory_bytes = peak * 6 / 10};
+    const TierPlan host = choose_tiers(model, options, device, {}, request);
+    EXPECT_LE(host.peak_bytes, request.memory_bytes);
+    EXPECT_GT(host.host_bytes, 0);
+    EXPECT_EQ(host.disk_bytes, 0) << host.explained;
+    EXPECT_NE(host.explained.find("On the host: "), std::string::npos) << host.explained;
+    // Half of that room: the rest is on the disk.
+    request.host_bytes = host.host_bytes / 2;
+    const TierPlan both = choose_tiers(model, options, device, {}, request);
+    EXPECT_LE(both.host_bytes, request.host_bytes);
+    EXPECT_GT(both.disk_bytes, 0);
+    EXPECT_GT(both.seconds, host.seconds);
+  }
+}
+
 TEST(TierPlan, WhatCannotFitNamesTheLeastThatWould) {
   const ModuleSpec model = chain_of_units({100'000});
   EngineOptions options{.stage = 1};

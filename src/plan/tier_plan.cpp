@@ -193,14 +193,17 @@ class Chooser {
     const bool is_parameter = kind.tier == &StateTiers::parameter;
     // Parameters that every rank computes with, or that ranks share, have no other place to be.
     const bool is_gradient = kind.tier == &StateTiers::gradient;
-    if (is_parameter || is_gradient) return {given};  // the engine offloads masters and optimizer states
+    // What the engine does not move so far.
+    if (is_parameter || (is_gradient && places_.on_cpu)) return {given};
     const bool is_fixed = !(movable_.*kind.may_move) || bytes == 0 ||
                           (is_parameter && base_.placements.parameter != Placement::Shard) ||
                           (!is_parameter && !unit.trainable);
     if (is_fixed) return {given};
     std::vector<Tier> tiers{Tier::Device};
     if (!places_.on_cpu && request_.host_bytes > 0) tiers.push_back(Tier::Host);
-    if (!options_.offload.path.empty() && request_.disk_bytes > 0) tiers.push_back(Tier::Disk);
+    const bool may_be_on_disk = !is_gradient || places_.on_cpu;
+    if (may_be_on_disk && !options_.offload.path.empty() && request_.disk_bytes > 0)
+      tiers.push_back(Tier::Disk);
     return tiers;
   }
 
@@ -217,11 +220,14 @@ class Chooser {
         }
       all = std::move(more);
     }
-    // Beside a device one of the two updates a unit.
-    if (!places_.on_cpu)
+    // Beside a device one of the two updates a unit, also where the parameter is its own master.
+    if (!places_.on_cpu) {
+      if (whole.master_bytes == 0)
+        for (StateTiers& tiers : all) tiers.master = tiers.optimizer;
       std::erase_if(all, [](const StateTiers& tiers) {
         return (tiers.master == Tier::Device) != (tiers.optimizer == Tier::Device);
       });
+    }
     std::vector<UnitOption> options;
     for (const StateTiers& tiers : all) options.push_back(option_of(unit, tiers, trip, alone));
     tiers_.push_back(std::move(all));
