@@ -330,11 +330,11 @@ TEST(PlanReport, SaysWhatIsOnDiskAndWhatThatWears) {
              before = json::parse(to_json(memory))["stages"][3];
   // A shard of half of 124 million elements, with 2 + 8 bytes each.
   EXPECT_NEAR(three["disk_bytes_written_per_step"].get<double>(), 124e6 / 2 * 10, 124e6 / 2 * 10 * 0.01);
-  EXPECT_EQ(three["state_bytes_per_rank_by_tier"]["disk"], three["disk_bytes_written_per_step"]);
-  EXPECT_EQ(three["total_bytes_per_rank"].get<int64_t>(),
-            before["total_bytes_per_rank"].get<int64_t>() -
-                three["disk_bytes_written_per_step"].get<int64_t>() +
-                three["ring_bytes_per_rank"].get<int64_t>());
+  const auto on_disk = three["state_bytes_per_rank_by_tier"]["disk"].get<int64_t>();
+  EXPECT_GE(three["disk_bytes_written_per_step"].get<int64_t>(), on_disk) << "in blocks of 4 KiB";
+  EXPECT_EQ(
+      three["total_bytes_per_rank"].get<int64_t>(),
+      before["total_bytes_per_rank"].get<int64_t>() - on_disk + three["ring_bytes_per_rank"].get<int64_t>());
   const std::string host = to_text(plan_of(R"({"optimizer": "host"})"));
   EXPECT_NE(host.find("of it in host memory"), std::string::npos);
   EXPECT_NE(host.find("frees nothing"), std::string::npos);

@@ -383,13 +383,14 @@ TEST(Plan, StatesOnDiskLeaveMemoryForABuffer) {
   EXPECT_EQ(disk.tier_bytes[static_cast<size_t>(Tier::Disk)], states);
   EXPECT_EQ(disk.tier_bytes[static_cast<size_t>(Tier::Device)], memory.state_bytes() - states);
   EXPECT_EQ(disk.total_bytes(), memory.total_bytes() - states + disk.ring_bytes);
-  EXPECT_EQ(disk.step_disk_bytes, states);
-  EXPECT_GE(disk.file_bytes, states);
-  // The larger unit: 3 elements of 12 bytes, and each state rounded up to 4 KiB.
-  EXPECT_EQ(disk.ring_bytes, options.offload.buffer_count * (3 * 12 + 3 * 4096));
+  // Two units: each state is a block of 4 KiB, the fp16 unit has a master beside its moments.
+  EXPECT_EQ(disk.file_bytes, (3 + 2) * 4096);
+  EXPECT_EQ(disk.step_read_bytes, disk.file_bytes);
+  EXPECT_EQ(disk.step_written_bytes, disk.file_bytes);
+  EXPECT_EQ(disk.ring_bytes, options.offload.buffer_count * 3 * 4096);
   options.offload.ratio = 0.5;
   const RankPlan part = rank_plan(three_kinds(), options, 4, kTight);
-  EXPECT_EQ(part.step_disk_bytes, 3 * 12) << "the unit of 10 of 17 elements";
+  EXPECT_EQ(part.step_written_bytes, 3 * 4096) << "the unit of 10 of 17 elements";
   options.offload.ratio = 0;
   EXPECT_EQ(rank_plan(three_kinds(), options, 4, kTight).total_bytes(), memory.total_bytes());
 }
@@ -436,6 +437,31 @@ TEST(Plan, SmallParametersStayGatheredUpToATotal) {
   EXPECT_EQ(make_plan(model, options, {.ranks = 2}, {}, 1).units.size(), 3u) << "parameters are replicated";
 }
 
+// Of `ranks` that are alone in their shard group there is nothing to gather, but slabs to fill.
+TEST(Plan, EverythingOnDiskLeavesWhatPassesThroughMemory) {
+  for (const int ranks : {1, 4}) {
+    EngineOptions options{.stage = 3, .accumulation_steps = 3};
+    const RankPlan memory = rank_plan(three_kinds(), options, ranks, kTight);
+    options.tiers = {Tier::Disk, Tier::Disk, Tier::Disk, Tier::Disk};
+    options.offload.path = "somewhere";
+    const RankPlan disk = rank_plan(three_kinds(), options, ranks, kTight);
+    EXPECT_EQ(disk.offloaded_bytes, memory.state_bytes()) << ranks;
+    EXPECT_EQ(disk.total_bytes(), disk.ring_bytes + disk.staging_bytes + disk.gather_window_bytes +
+                                      disk.bucket_bytes + disk.largest_gradient_bytes);
+    EXPECT_GT(disk.gather_window_bytes, 0);
+    EXPECT_GT(disk.staging_bytes, disk.gather_window_bytes / ranks);
+    // Sums of three micro-batches are written three times and come back twice, for the norm and for the step.
+    EXPECT_GT(disk.step_read_bytes, disk.step_written_bytes);
+  }
+  EngineOptions replicated{.stage = 2};
+  replicated.tiers.parameter = Tier::Disk;
+  replicated.offload.path = "somewhere";
+  EXPECT_ERROR(make_plan(three_kinds(), replicated, {.ranks = 2}), Unsupported, "choose stage 3");
+  EXPECT_EQ(make_plan(three_kinds(), replicated).placements.parameter, Placement::Shard);
+  replicated.offload.piece_numel = 1024;
+  EXPECT_ERROR(make_plan(three_kinds(), replicated), Config, "offload.piece_numel");
+}
+
 TEST(Plan, BadOffloadIsNamed) {
   EngineOptions options;
   options.tiers.optimizer = Tier::Disk;
@@ -475,7 +501,9 @@ TEST(Plan, CountsStatesByTheirTier) {
   }
   EngineOptions elsewhere;
   elsewhere.tiers.gradient = Tier::Host;
-  EXPECT_ERROR(make_plan(three_kinds(), elsewhere), Unsupported, "gradients");
+  const RankPlan on_host = make_plan(three_kinds(), elsewhere).rank;
+  EXPECT_EQ(on_host.tier_bytes[static_cast<size_t>(Tier::Host)], on_host.gradient_bytes);
+  EXPECT_EQ(on_host.offloaded_bytes, 0) << "on CPU it is the same memory";
 }
 
 }  // namespace

@@ -111,8 +111,9 @@ struct RankPlan {
   int64_t gradient_bytes = 0;
   int64_t master_bytes = 0;  // shard_numel * (bf16_)master_bytes; 0 for fp32 units: their shard is the master
   int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes
-  // Stage 3 on several shard ranks: slabs resident at the peak, min(max(budget, largest slab), all slabs).
-  // One operator that needs several units at once holds those together even where they exceed it.
+  // Stage 3 on several shard ranks, or on one with parameters on disk: slabs resident at the peak,
+  // min(max(budget, largest slab), all slabs). One operator that needs several units at once holds those
+  // together even where they exceed it.
   int64_t gather_window_bytes = 0;
   // Staging of the two gradient buckets in flight: 2 * largest piece of a shard * ((sent + received) *
   // shard_ranks * bytes on the wire + 4). With replicas the same over their ranks, with pieces
@@ -128,16 +129,24 @@ struct RankPlan {
   // host's.
   int64_t offloaded_bytes = 0;
   int64_t gradient_memory_bytes = 0;  // of gradient_bytes, what is not offloaded
-  // States on disk: memory for pieces of them on their way, buffer_count * the largest piece's states; the
-  // file's size; and what a step reads and writes each.
-  int64_t ring_bytes = 0, file_bytes = 0, step_disk_bytes = 0;
+  // States on disk: memory for pieces of them on their way when the optimizer steps, buffer_count * the
+  // largest piece's states, each of whole blocks of 4 KiB; and the file's size.
+  int64_t ring_bytes = 0, file_bytes = 0;
+  // Beside the ring, at most: shards that are read for a gather, gather_window_bytes / shard_ranks; and sums
+  // of gradients of the units that are in buckets at a time, with one more on its way to the disk.
+  int64_t staging_bytes = 0;
+  // What a step in the steady state moves, in blocks of 4 KiB: every state on disk once when the optimizer
+  // steps (gradients are only read, and once more for the norm); a parameter's shard for every gather; a
+  // unit's sum is written after every micro-batch and read before every one but the first. Rules that look at
+  // whole parameters (LAMB) read and write more, and so do gradients that come after their unit was sent.
+  int64_t step_read_bytes = 0, step_written_bytes = 0;
   // Beside a device: the host's memory that a rank takes, for states in Tier::Host, for pieces of those on
   // disk (ring_bytes) and for pieces of what stays on the device while the CPU updates them. 0 on CPU.
   int64_t host_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
   int64_t total_bytes() const {
-    return state_bytes() - offloaded_bytes + (host_bytes > 0 ? 0 : ring_bytes) + gather_window_bytes +
-           bucket_bytes + largest_gradient_bytes;
+    return state_bytes() - offloaded_bytes + (host_bytes > 0 ? 0 : ring_bytes) + staging_bytes +
+           gather_window_bytes + bucket_bytes + largest_gradient_bytes;
   }
   /// What the system shows as this rank's resident memory, but for activations and the process itself.
   int64_t resident_bytes() const { return total_bytes() + common_bytes; }
@@ -188,7 +197,8 @@ struct Plan {
 /// Every parameter and shard starts at a multiple of alignment_numel (64 bytes in bf16). Throws Config for a
 /// stage outside 0..3, ranks < 1, a shard group at stage 0 or one that does not divide the ranks,
 /// accumulation < 1, types that nothing trains in, factors, sizes, budgets and buckets that make no sense;
-/// Unsupported for parameters and gradients outside the device's memory.
+/// Unsupported for parameters on disk where ranks replicate them, and for states of devices outside their
+/// memory.
 Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankPlaces& places = {},
                const OptimizerBytes& optimizer = {}, int64_t alignment_numel = 32);
 

@@ -52,11 +52,12 @@ double device_sum_of_squares(const std::vector<at::Tensor>& segments) {
 }
 
 /// use(gradient's elements that this rank counts) for each used segment that has some. What it is given is
-/// lent until `leases` end.
+/// lent until `leases` end; what is on disk until the next one comes.
 template <class Use>
 void for_each_counted(StateStore& states, std::span<const OptimizerShard> shards, std::span<const char> used,
                       std::vector<StateStore::Lease>& leases, Use use) {
   for (const OptimizerShard& shard : shards) {
+    if (states.is_on_disk(shard.unit, kGradientState)) leases.clear();
     leases.push_back(states.lend(shard.unit, {kGradientState}, StateStore::Use::Read));
     const at::Tensor& gradient = leases.back()[kGradientState];
     for (const ShardSegment& segment : shard.segments) {

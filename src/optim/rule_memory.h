@@ -11,8 +11,7 @@
 namespace zero {
 
 struct RuleMemory {
-  StateStore::Lease lease;      // of what is updated
-  StateStore::Lease gradients;  // to read
+  StateStore::Lease lease;      // of what is updated, and of gradients to read
   at::Tensor master, gradient;  // master: fp32, or int16 beside a bf16 parameter
   at::Tensor parameter;         // undefined: no copy
   // In the order of the rule's row: fp32, or in 8 bits codes and scales of each.

@@ -14,6 +14,8 @@ namespace zero {
 
 namespace {
 
+constexpr std::array kReadKinds{kGradientState};
+
 std::vector<std::string> kinds_of(const OptimizerRule& rule) {
   std::vector<std::string> kinds;
   for (const std::string_view name : rule_state_names(rule)) {
@@ -81,16 +83,20 @@ std::vector<std::string_view> RuleOptimizer::updated_kinds() const {
   return kinds;
 }
 
+std::vector<std::string_view> RuleOptimizer::all_kinds() const {
+  std::vector<std::string_view> kinds = updated_kinds();
+  kinds.insert(kinds.end(), kReadKinds.begin(), kReadKinds.end());
+  return kinds;
+}
+
 RuleMemory RuleOptimizer::borrow(const StatePiece& piece) const {
-  static constexpr std::array kGradient{kGradientState};
-  RuleMemory memory{.lease = states_.lend(piece, updated_kinds(), StateStore::Use::Write),
-                    .gradients = states_.lend(piece, kGradient, StateStore::Use::Read),
+  RuleMemory memory{.lease = states_.lend(piece, updated_kinds(), StateStore::Use::Write, kReadKinds),
                     .master = {},
                     .gradient = {},
                     .parameter = {},
                     .states = {}};
   memory.master = memory.lease[kMasterState];
-  memory.gradient = memory.gradients[kGradientState];
+  memory.gradient = memory.lease[kGradientState];
   if (!keeps_no_copy(memory.lease)) memory.parameter = memory.lease[kParameterState];
   for (const std::string& kind : kinds_) memory.states.push_back(memory.lease[kind]);
   return memory;
@@ -137,7 +143,7 @@ std::vector<std::pair<const OptimizerShard*, StatePiece>> RuleOptimizer::used_pi
   std::vector<std::pair<const OptimizerShard*, StatePiece>> pieces;
   for (const OptimizerShard& shard : shards_) {
     if (is_on_host(shard) != on_host) continue;
-    std::vector<StatePiece> parts = states_.pieces_of(shard.unit, updated_kinds());
+    std::vector<StatePiece> parts = states_.pieces_of(shard.unit, all_kinds());
     if (whole && !parts.empty()) parts = {{shard.unit, 0, parts.back().end}};
     for (const StatePiece& piece : parts)
       if (std::any_of(shard.segments.begin(), shard.segments.end(), [&](const ShardSegment& segment) {
@@ -153,14 +159,18 @@ void RuleOptimizer::for_each_used(const StepInput& input, bool whole, const UseS
   const auto announce = [&] {
     std::vector<StatePiece> sweep;
     for (const auto& [shard, piece] : pieces) sweep.push_back(piece);
-    if (!whole) states_.announce(sweep, updated_kinds());
+    if (!whole) states_.announce(sweep, updated_kinds(), kReadKinds);
   };
   announce();
   for (const auto& [shard, piece] : pieces) {
     const RuleMemory memory = borrow(piece);
     use_segments(input, *shard, piece, memory, use);
   }
-  announce();  // the next step's: its first pieces are read while training goes on
+  // The next step's: its first pieces are read while training goes on, unless it has yet to write some.
+  const bool writes_first = std::any_of(shards_.begin(), shards_.end(), [&](const OptimizerShard& shard) {
+    return states_.is_on_disk(shard.unit, kGradientState);
+  });
+  if (!writes_first) announce();
 }
 
 void RuleOptimizer::use_segments(const StepInput& input, const OptimizerShard& shard, const StatePiece& piece,

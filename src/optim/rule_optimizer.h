@@ -57,6 +57,7 @@ class RuleOptimizer : public ShardOptimizer {
   void use_segments(const StepInput& input, const OptimizerShard& shard, const StatePiece& piece,
                     const RuleMemory& memory, const UseSegment& use) const;
   std::vector<std::string_view> updated_kinds() const;
+  std::vector<std::string_view> all_kinds() const;
   kernels::Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
   /// use(memory, segment, its number among all) for every segment that has elements and is used, or may be
   /// where the device decides. Of states on disk a piece at a time where the rule takes every element by

@@ -24,11 +24,33 @@ struct StateStore::State {
   detail::PassingMemory* passing = nullptr;  // of its values, if they do not last
   size_t place = 0;                          // there
   int on_disk = -1;                          // its number there
+  bool passes = false, has_values = false;   // on disk: values do not last, and there are some
   int64_t elements_each = 1;
   int readers = 0;
   bool written = false;
 
   bool is_lent() const { return written || readers > 0; }
+};
+
+/// A whole state of the disk: its memory, and what is under way to or from there.
+struct StateStore::Transfer {
+  tiers::DiskStates* disk = nullptr;
+  tiers::DiskStates::Whole whole = {};
+  bool is_over = true;
+
+  Transfer() = default;
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+  // Memory must outlive what is under way; who wanted an error has asked for it before.
+  ~Transfer() {
+    try {
+      wait();
+    } catch (...) {
+    }
+  }
+  void wait() {
+    if (!std::exchange(is_over, true)) disk->wait(whole);
+  }
 };
 
 namespace {
@@ -49,7 +71,7 @@ detail::MemoryPurpose purpose_of(std::string_view kind) {
 }  // namespace
 
 StateStore::StateStore() = default;
-StateStore::~StateStore() = default;
+StateStore::~StateStore() { behind_.reset(); }
 
 StateStore::Lease& StateStore::Lease::operator=(Lease&& other) noexcept {
   if (this == &other) return *this;
@@ -59,8 +81,7 @@ StateStore::Lease& StateStore::Lease::operator=(Lease&& other) noexcept {
   fetched_ = std::move(other.fetched_);
   store_ = other.store_;
   is_of_sweep_ = std::exchange(other.is_of_sweep_, false);
-  is_provisional_ = other.is_provisional_;
-  use_ = other.use_;
+  is_provisional_ = std::exchange(other.is_provisional_, false);
   other.states_.clear();
   other.fetched_.clear();
   return *this;
@@ -76,12 +97,9 @@ const at::Tensor& StateStore::Lease::operator[](std::string_view kind) const {
 void StateStore::Lease::end() noexcept {
   lent_.clear();
   if (store_ != nullptr) store_->put_back(*this);
-  for (State* state : states_) {
-    if (use_ == Use::Shape) continue;
-    if (use_ == Use::Write)
-      state->written = false;
-    else
-      state->readers--;
+  for (const auto& [state, use] : states_) {
+    if (use == Use::Write) state->written = false;
+    if (use == Use::Read) state->readers--;
   }
   states_.clear();
 }
@@ -126,16 +144,26 @@ void StateStore::create(int unit, std::string_view kind, int64_t numel, const at
   state.owned = true;
   state.tier = tier;
   state.elements_each = elements_each;
-  if (on_disk)
-    state.on_disk =
-        disk_->add(state.name, numel, static_cast<int64_t>(state.values.itemsize()), elements_each);
+  if (on_disk) put_on_disk(state);
+}
+
+void StateStore::put_on_disk(State& state) {
+  state.on_disk = disk_->add(state.name, state.values.numel(), static_cast<int64_t>(state.values.itemsize()),
+                             state.elements_each);
 }
 
 void StateStore::create_passing(std::string_view kind, std::span<const int> units,
                                 const std::vector<int64_t>& numels, const at::TensorOptions& options,
                                 Tier tier) {
-  require(tier == Tier::Device, ErrorKind::Unsupported, kind,
-          "states whose values do not last cannot be in tier " + std::string(to_string(tier)));
+  if (tier == Tier::Disk) {
+    for (size_t i = 0; i < units.size(); ++i) {
+      create(units[i], kind, numels[i], options, tier);
+      states_.back()->passes = true;
+    }
+    return;
+  }
+  require(tier == Tier::Device || options.device().is_cpu(), ErrorKind::Unsupported, kind,
+          "states of a device whose values do not last cannot be in tier " + std::string(to_string(tier)));
   auto& memory = passing_[std::string(kind)];
   require(memory == nullptr, ErrorKind::Usage, kind, "there are such states already");
   memory = std::make_unique<detail::PassingMemory>(numels, options);
@@ -154,8 +182,8 @@ void StateStore::create_view(int unit, std::string_view kind, std::string_view o
   require(found != entries_.end(), ErrorKind::Usage, name_of(unit, kind),
           "the unit has no state " + std::string(of));
   const Entry whole = found->second;
-  require(whole.state->on_disk < 0, ErrorKind::Unsupported, name_of(unit, kind),
-          std::string(of) + " is on disk, which lends whole states only");
+  require(whole.state->on_disk < 0 || (begin == 0 && numel == whole.numel), ErrorKind::Unsupported,
+          name_of(unit, kind), std::string(of) + " is on disk, which lends whole states only");
   require(begin >= 0 && numel >= 0 && begin + numel <= whole.numel, ErrorKind::Usage, name_of(unit, kind),
           "elements [" + std::to_string(begin) + ", " + std::to_string(begin + numel) + ") of " +
               std::string(of) + ", which has " + std::to_string(whole.numel));
@@ -202,85 +230,148 @@ StateStore::Lease StateStore::lend(int unit, std::span<const std::string_view> k
 }
 
 // An end of -1: all of each, which may be more of one than of another.
-StateStore::Lease StateStore::lend(const StatePiece& piece, std::span<const std::string_view> kinds,
-                                   Use use) {
+StateStore::Lease StateStore::lend(const StatePiece& piece, std::span<const std::string_view> kinds, Use use,
+                                   std::span<const std::string_view> read_only) {
   throw_failure();
   Lease lease;
-  lease.use_ = use;
-  const auto [unit, from, to] = piece;
-  for (const std::string_view kind : kinds) {
-    const auto found = entries_.find({unit, std::string(kind)});
-    if (found == entries_.end()) continue;
-    const auto& [state, begin, numel] = found->second;
-    if (std::find(lease.states_.begin(), lease.states_.end(), state) == lease.states_.end()) {
-      if (use != Use::Shape) borrow(*state, use);
-      if (use != Use::Shape && state->arrive) state->arrive();
-      lease.states_.push_back(state);
-    }
-    const int64_t each = state->elements_each;
-    const int64_t first = begin + from / each, count = to < 0 ? numel : (to - from + each - 1) / each;
-    if (use != Use::Shape && state->on_disk >= 0) {
-      lease.fetched_.push_back({.state = state, .begin = first, .numel = count});
-      continue;
-    }
-    const bool is_whole = count == state->values.numel();
-    lease.lent_.emplace_back(found->first.second,
-                             is_whole ? state->values.alias() : state->values.narrow(0, first, count));
-  }
   lease.store_ = this;
-  if (!lease.fetched_.empty()) fetch(lease);
+  for (const std::string_view kind : kinds) add_to(lease, piece, kind, use);
+  for (const std::string_view kind : read_only)
+    add_to(lease, piece, kind, use == Use::Shape ? use : Use::Read);
+  if (!lease.fetched_.empty()) fetch(lease, /*ahead=*/false);
   return lease;
 }
 
-void StateStore::fetch(Lease& lease) {
+StateStore::Lease StateStore::lend_ahead(int unit, std::span<const std::string_view> kinds) {
+  throw_failure();
+  Lease lease;
+  lease.store_ = this;
+  for (const std::string_view kind : kinds)
+    add_to(lease, {.unit = unit, .begin = 0, .end = -1}, kind, Use::Read);
+  if (!lease.fetched_.empty()) fetch(lease, /*ahead=*/true);
+  return lease;
+}
+
+// Borrows a state, and lends it where it is in memory.
+void StateStore::add_to(Lease& lease, const StatePiece& piece, std::string_view kind, Use use) {
+  const auto found = entries_.find({piece.unit, std::string(kind)});
+  if (found == entries_.end()) return;
+  const std::string_view name = found->first.second;
+  const auto& [state, begin, numel] = found->second;
+  const auto is_it = [state = state](const auto& one) { return one.state == state; };
+  if (std::none_of(lease.states_.begin(), lease.states_.end(), is_it)) {
+    if (use != Use::Shape) borrow(*state, use);
+    if (use != Use::Shape && state->arrive) state->arrive();
+    lease.states_.push_back({.state = state, .use = use});
+  }
+  const int64_t each = state->elements_each;
+  const int64_t first = begin + piece.begin / each;
+  const int64_t count = piece.end < 0 ? numel : (piece.end - piece.begin + each - 1) / each;
+  if (use != Use::Shape && state->on_disk >= 0) {
+    const auto known = std::find_if(lease.fetched_.begin(), lease.fetched_.end(), is_it);
+    if (known != lease.fetched_.end()) return known->kinds.push_back(name);
+    return lease.fetched_.push_back(
+        {.kinds = {name}, .state = state, .use = use, .begin = first, .numel = count});
+  }
+  const bool is_whole = count == state->values.numel();
+  lease.lent_.emplace_back(name, is_whole ? state->values.alias() : state->values.narrow(0, first, count));
+}
+
+void StateStore::fetch(Lease& lease, bool ahead) {
   // Nothing is put back of what did not come.
   std::vector<Lease::Fetched> wanted = std::exchange(lease.fetched_, {});
+  lease.is_of_sweep_ = !ahead && take_from_sweep(wanted);
+  if (!lease.is_of_sweep_) {
+    for (Lease::Fetched& one : wanted) {
+      begin_fetch(one);
+      one.may_be_kept = one.whole != nullptr && (ahead || one.state->passes);
+    }
+  }
+  if (!ahead)
+    for (const Lease::Fetched& one : wanted)
+      if (one.whole != nullptr) one.whole->wait();
+  lease.fetched_ = std::move(wanted);
+  for (const Lease::Fetched& one : lease.fetched_)
+    for (const std::string_view kind : one.kinds) lease.lent_.emplace_back(kind, one.memory.alias());
+}
+
+bool StateStore::take_from_sweep(std::vector<Lease::Fetched>& wanted) {
   const int64_t piece_numel = disk_->options().piece_numel;
   const Lease::Fetched& front = wanted.front();
   tiers::DiskStates::Piece piece{.states = {},
                                  .index = front.begin * front.state->elements_each / piece_numel};
-  bool is_piece = true;
+  const bool writes = front.use == Use::Write;
   for (const Lease::Fetched& one : wanted) {
     piece.states.push_back(one.state->on_disk);
+    piece.read_only += writes && one.use == Use::Read ? 1 : 0;
     const int64_t most = piece_numel / one.state->elements_each, begin = piece.index * most;
-    is_piece =
-        is_piece && one.begin == begin && one.numel == std::min(most, one.state->values.numel() - begin);
+    if (one.begin != begin || one.numel != std::min(most, one.state->values.numel() - begin)) return false;
   }
-  lease.is_of_sweep_ = is_piece && disk_->is_next(piece);
-  if (lease.is_of_sweep_) {
-    const std::vector<std::byte*> memory = disk_->take();
-    for (size_t i = 0; i < wanted.size(); ++i)
-      wanted[i].memory = at::from_blob(memory[i], {wanted[i].numel}, wanted[i].state->values.options());
-  } else {
-    for (Lease::Fetched& one : wanted) {
-      one.memory = at::empty({one.numel}, one.state->values.options());
-      disk_->read(one.state->on_disk, one.begin, one.numel, bytes_of(one.memory));
-    }
+  if (!disk_->is_next(piece)) return false;
+  const std::vector<std::byte*> memory = disk_->take();
+  for (size_t i = 0; i < wanted.size(); ++i)
+    wanted[i].memory = at::from_blob(memory[i], {wanted[i].numel}, wanted[i].state->values.options());
+  return true;
+}
+
+// Of a whole state the values are on their way afterwards. Those that are not there yet are not read.
+void StateStore::begin_fetch(Lease::Fetched& one) {
+  const State& state = *one.state;
+  if (one.numel != state.values.numel() || !disk_->moves_whole(state.on_disk)) {
+    one.memory = at::empty({one.numel}, state.values.options());
+    return disk_->read(state.on_disk, one.begin, one.numel, bytes_of(one.memory));
   }
-  lease.fetched_ = std::move(wanted);
-  for (const Lease::Fetched& one : lease.fetched_)
-    lease.lent_.emplace_back(one.state->kind, one.memory.alias());
+  const bool reads = !state.passes || state.has_values;
+  one.whole = std::make_shared<Transfer>();
+  one.whole->disk = disk_.get();
+  one.whole->whole = reads ? disk_->begin_read(state.on_disk) : disk_->memory_for(state.on_disk);
+  one.whole->is_over = !reads;
+  one.memory = at::from_blob(
+      one.whole->whole.memory(), {one.numel}, [keeps = one.whole](void*) {}, state.values.options());
+}
+
+void StateStore::Lease::arrive() {
+  for (const Fetched& one : fetched_)
+    if (one.whole != nullptr) one.whole->wait();
 }
 
 void StateStore::put_back(Lease& lease) noexcept {
   if (lease.fetched_.empty()) return;
+  const bool writes = lease.fetched_.front().use == Use::Write;
   try {
     for (const Lease::Fetched& one : lease.fetched_)
-      require(one.memory.storage().use_count() == 1, ErrorKind::Internal, one.state->name,
+      require(one.may_be_kept || one.memory.storage().use_count() == 1, ErrorKind::Internal, one.state->name,
               "a tensor was kept beyond its lease");
-    if (lease.is_provisional_) {
+    if (lease.is_provisional_)
       disk_->give_back_provisionally();
-    } else if (lease.is_of_sweep_) {
-      disk_->give_back(lease.use_ == Use::Write);
-    } else if (lease.use_ == Use::Write) {
-      for (const Lease::Fetched& one : lease.fetched_)
+    else if (lease.is_of_sweep_)
+      disk_->give_back(writes);
+    for (Lease::Fetched& one : lease.fetched_) {
+      if (lease.is_of_sweep_ || one.use != Use::Write) continue;
+      if (one.whole != nullptr)
+        write_behind(one);
+      else
         disk_->write(one.state->on_disk, one.begin, one.numel, bytes_of(one.memory));
     }
   } catch (...) {
     if (!failure_) failure_ = std::current_exception();
   }
+  for (const Lease::Fetched& one : lease.fetched_)
+    if (one.whole != nullptr) one.memory.storage().set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
   lease.fetched_.clear();
   lease.is_of_sweep_ = false;
+}
+
+void StateStore::write_behind(Lease::Fetched& one) {
+  finish_behind();
+  one.state->has_values = true;
+  disk_->begin_write(one.state->on_disk, one.whole->whole);
+  one.whole->is_over = false;
+  behind_ = one.whole;
+}
+
+void StateStore::finish_behind() {
+  if (const auto transfer = std::exchange(behind_, nullptr)) transfer->wait();
 }
 
 void StateStore::throw_failure() {
@@ -320,8 +411,10 @@ std::vector<int> StateStore::on_disk(int unit, std::span<const std::string_view>
   std::vector<int> numbers;
   for (const std::string_view kind : kinds) {
     const auto found = entries_.find({unit, std::string(kind)});
-    if (found != entries_.end() && found->second.state->on_disk >= 0)
-      numbers.push_back(found->second.state->on_disk);
+    if (found == entries_.end() || found->second.state->on_disk < 0) continue;
+    // What has two names comes once.
+    const int number = found->second.state->on_disk;
+    if (std::find(numbers.begin(), numbers.end(), number) == numbers.end()) numbers.push_back(number);
   }
   return numbers;
 }
@@ -349,12 +442,18 @@ void StateStore::forget_provisional() {
   if (disk_ != nullptr) disk_->forget_provisional();
 }
 
-void StateStore::announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds) {
+void StateStore::announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds,
+                          std::span<const std::string_view> read_only) {
   throw_failure();
   if (disk_ == nullptr) return;
   std::vector<tiers::DiskStates::Piece> sweep;
   for (const StatePiece& piece : pieces) {
-    tiers::DiskStates::Piece next = on_disk_of(piece, on_disk(piece.unit, kinds), *disk_);
+    std::vector<int> numbers = on_disk(piece.unit, kinds);
+    const std::vector<int> looked_at = on_disk(piece.unit, read_only);
+    const bool writes = !numbers.empty();
+    numbers.insert(numbers.end(), looked_at.begin(), looked_at.end());
+    tiers::DiskStates::Piece next = on_disk_of(piece, std::move(numbers), *disk_);
+    if (writes) next.read_only = looked_at.size();
     if (!next.states.empty()) sweep.push_back(std::move(next));
   }
   disk_->announce(std::move(sweep));
@@ -362,6 +461,7 @@ void StateStore::announce(std::span<const StatePiece> pieces, std::span<const st
 
 void StateStore::flush() {
   throw_failure();
+  finish_behind();
   if (disk_ != nullptr) disk_->flush();
 }
 
@@ -369,6 +469,8 @@ void StateStore::discard(std::string_view kind) {
   for (const auto& state : states_)
     require(state->kind != kind || !state->is_lent(), ErrorKind::Internal, state->name,
             "it is lent and cannot be discarded");
+  for (const auto& state : states_)
+    if (state->kind == kind) state->has_values = false;
   const auto found = passing_.find(kind);
   if (found != passing_.end()) found->second->release();
 }

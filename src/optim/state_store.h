@@ -43,6 +43,7 @@ struct StatePiece {
 /// Flat tensors. Not thread safe, but that several threads may borrow different states that are in memory.
 class StateStore {
   struct State;
+  struct Transfer;
 
  public:
   /// What a borrower does with the values. Shape: nothing; the tensors have numel, dtype and device, and
@@ -59,22 +60,31 @@ class StateStore {
     /// [numel], the memory itself, or of what is on disk a copy that is written back in the end; undefined
     /// for a kind that the unit does not have. Neither it nor views of it may be kept.
     const at::Tensor& operator[](std::string_view kind) const;
+    /// Of lend_ahead(): until the values are there. Throws what kept them.
+    void arrive();
     void end() noexcept;
 
    private:
     friend class StateStore;
-    std::vector<State*> states_;
+    struct Borrowed {
+      State* state = nullptr;
+      Use use = Use::Read;
+    };
+    std::vector<Borrowed> states_;
     std::vector<std::pair<std::string_view, at::Tensor>> lent_;  // by kind
     /// What has come from the disk for this lease.
     struct Fetched {
+      std::vector<std::string_view> kinds;  // its names
       State* state = nullptr;
+      Use use = Use::Read;
       int64_t begin = 0, numel = 0;  // of the state's elements
       at::Tensor memory = {};
+      bool may_be_kept = false;  // by a transfer between ranks, which does not look at it any more
+      std::shared_ptr<Transfer> whole = nullptr;  // where it is all of the state: its memory
     };
     std::vector<Fetched> fetched_;
     StateStore* store_ = nullptr;
     bool is_of_sweep_ = false, is_provisional_ = false;
-    Use use_ = Use::Read;
   };
 
   StateStore();
@@ -100,7 +110,9 @@ class StateStore {
   void create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
               Tier tier = Tier::Device, int64_t elements_each = 1);
   /// States of one kind that the store owns, numels[i] elements of units[i], whose values last from a lease
-  /// that writes until discard(). In between their memory serves others (optim/passing_memory.h).
+  /// that writes until discard(). In between their memory serves others (optim/passing_memory.h). On disk the
+  /// first lease after discard() has no values, which none are read for; pieces of them are lent to read.
+  /// Of one kind there may be some in memory and some on disk.
   void create_passing(std::string_view kind, std::span<const int> units, const std::vector<int64_t>& numels,
                       const at::TensorOptions& options, Tier tier = Tier::Device);
   /// Elements [begin, begin + numel) of the unit's state `of` under a name of their own. The two are one:
@@ -122,14 +134,20 @@ class StateStore {
   Lease lend(int unit, std::initializer_list<std::string_view> kinds, Use use) {
     return lend(unit, std::span(kinds.begin(), kinds.size()), use);
   }
-  /// The same of some elements: tensors have [end - begin].
-  Lease lend(const StatePiece& piece, std::span<const std::string_view> kinds, Use use);
+  /// The same of some elements: tensors have [end - begin]. Those of `read_only` are lent to read, whatever
+  /// the use.
+  Lease lend(const StatePiece& piece, std::span<const std::string_view> kinds, Use use,
+             std::span<const std::string_view> read_only = {});
+  /// The same to read, of all elements, but what is on disk is only on its way: nothing of the lease is
+  /// looked at before it arrives.
+  Lease lend_ahead(int unit, std::span<const std::string_view> kinds);
   /// The pieces in which a sweep borrows those of `kinds` that the unit has: the whole, unless some are on
   /// disk, or beside a device on the host.
   std::vector<StatePiece> pieces_of(int unit, std::span<const std::string_view> kinds) const;
   /// Leases of these pieces and kinds come next, in this order: what is on disk is read before and written
   /// behind, with the memory of a fixed ring of buffers. Others in between are legal, and slow.
-  void announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds);
+  void announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds,
+                std::span<const std::string_view> read_only = {});
   /// Of the sweep that was announced: a piece of states on disk, to write values that count only once they
   /// are accepted. Until then others borrow what was there. The disk's pieces must have two places.
   Lease lend_provisionally(const StatePiece& piece, std::span<const std::string_view> kinds);
@@ -160,8 +178,14 @@ class StateStore {
   static void borrow(State& state, Use use);
   /// Numbers there of the states of these kinds that are on disk.
   std::vector<int> on_disk(int unit, std::span<const std::string_view> kinds) const;
-  void fetch(Lease& lease);
+  void put_on_disk(State& state);
+  void add_to(Lease& lease, const StatePiece& piece, std::string_view kind, Use use);
+  void fetch(Lease& lease, bool ahead);
+  bool take_from_sweep(std::vector<Lease::Fetched>& wanted);
+  void begin_fetch(Lease::Fetched& one);
   void put_back(Lease& lease) noexcept;
+  void write_behind(Lease::Fetched& one);
+  void finish_behind();
   void throw_failure();
 
   std::vector<std::unique_ptr<State>> states_;
@@ -169,7 +193,8 @@ class StateStore {
   std::map<std::string, std::unique_ptr<detail::PassingMemory>, std::less<>> passing_;  // by kind
   std::unique_ptr<tiers::DiskStates> disk_;
   std::unique_ptr<HostTier> host_;
-  std::exception_ptr failure_;  // of a lease that ended
+  std::shared_ptr<Transfer> behind_;  // of a lease that ended: one at most, or their memory would add up
+  std::exception_ptr failure_;        // of a lease that ended
 };
 
 }  // namespace zero

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "plan/disk_pieces.h"
+#include "plan/disk_plan.h"
 #include "plan/layout.h"
 #include "plan/rank_bytes.h"
 #include "plan/state_bytes.h"
@@ -52,20 +53,14 @@ void check_shards(const EngineOptions& options, const RankPlaces& places) {
           "choose a divisor of the ranks, or 0 for all of them");
 }
 
-void check_tiers(const StateTiers& tiers, bool on_cpu) {
-  const auto check_kind = [](Tier tier, bool is_possible, const char* kind) {
-    require(tier == Tier::Device || is_possible, ErrorKind::Unsupported, kind,
-            "cannot be in tier " + std::string(to_string(tier)),
-            "this version offloads masters, optimizer states and, beside a device, gradients to the host");
-  };
-  check_kind(tiers.parameter, false, "parameters");
-  check_kind(tiers.gradient, !on_cpu && tiers.gradient == Tier::Host, "gradients");
+// Whether some unit may have such states there.
+bool uses_disk(const EngineOptions& options, Tier StateTiers::*kind) {
+  return options.tiers.*kind == Tier::Disk ||
+         std::any_of(options.unit_tiers.begin(), options.unit_tiers.end(),
+                     [kind](const auto& unit) { return unit.second.*kind == Tier::Disk; });
 }
 
-void check_offload(const EngineOptions& options, bool on_cpu) {
-  const StateTiers& tiers = options.tiers;
-  check_tiers(tiers, on_cpu);
-  for (const auto& [name, unit] : options.unit_tiers) check_tiers(unit, on_cpu);
+void check_offload(const EngineOptions& options) {
   const OffloadOptions& offload = options.offload;
   for (const auto& [ratio, name] : {std::pair{offload.ratio, "offload.ratio"},
                                     {offload.parameter_ratio, "offload.parameter_ratio"},
@@ -79,17 +74,44 @@ void check_offload(const EngineOptions& options, bool on_cpu) {
   require(offload.piece_numel % kStateBlockNumel == 0, ErrorKind::Config, "offload.piece_numel",
           "expected a multiple of " + std::to_string(kStateBlockNumel) + ", got " +
               std::to_string(offload.piece_numel));
+  // Shards are read and sums are written as a whole, from memory without gaps.
+  constexpr int64_t kLeastItemBytes = 2;
+  const bool whole = uses_disk(options, &StateTiers::parameter) || uses_disk(options, &StateTiers::gradient);
+  require(!whole || offload.piece_numel * kLeastItemBytes % kDiskAlignment == 0, ErrorKind::Config,
+          "offload.piece_numel",
+          "with parameters or gradients on disk expected a multiple of " +
+              std::to_string(kDiskAlignment / kLeastItemBytes) + ", got " +
+              std::to_string(offload.piece_numel));
   check_range(offload.block_bytes, kDiskAlignment, int64_t{1} << 30, "offload.block_bytes");
   require(offload.block_bytes % kDiskAlignment == 0, ErrorKind::Config, "offload.block_bytes",
           "expected a multiple of " + std::to_string(kDiskAlignment) + ", got " +
               std::to_string(offload.block_bytes));
   check_range(offload.queue_depth, 1, 4096, "offload.queue_depth");
   check_range(offload.threads, 1, 256, "offload.threads");
-  bool on_disk = tiers.master == Tier::Disk || tiers.optimizer == Tier::Disk;
-  for (const auto& [name, unit] : options.unit_tiers)
-    on_disk |= unit.master == Tier::Disk || unit.optimizer == Tier::Disk;
+  const bool on_disk =
+      whole || uses_disk(options, &StateTiers::master) || uses_disk(options, &StateTiers::optimizer);
   require(!on_disk || !offload.path.empty(), ErrorKind::Config, "offload.path",
           "states are to be on disk, but no directory is given", "name an existing directory on a disk");
+}
+
+void check_places(const StateTiers& tiers, const RankPlaces& places) {
+  const auto check_kind = [](Tier tier, bool is_possible, const char* kind) {
+    require(tier == Tier::Device || is_possible, ErrorKind::Unsupported, kind,
+            "of ranks on devices cannot be in tier " + std::string(to_string(tier)),
+            "this version offloads masters, optimizer states and gradients, those to the host only");
+  };
+  check_kind(tiers.parameter, places.on_cpu, "parameters");
+  check_kind(tiers.gradient, places.on_cpu || tiers.gradient == Tier::Host, "gradients");
+}
+
+// Where ranks replicate parameters, their memory is what all collectives of a step write into.
+void check_parameters(const EngineOptions& options, const RankPlaces& places) {
+  const bool shards = placements_for(options.stage).parameter == Placement::Shard;
+  require(!uses_disk(options, &StateTiers::parameter) || shards || places.ranks == 1, ErrorKind::Unsupported,
+          "tiers.parameter",
+          "stage " + std::to_string(options.stage) + " keeps all parameters on each of " +
+              std::to_string(places.ranks) + " ranks, which cannot be on disk",
+          "choose stage 3");
 }
 
 void check(const EngineOptions& options, const RankPlaces& places, const OptimizerBytes& optimizer) {
@@ -111,7 +133,10 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   if (options.dtype) check_type(*options.dtype, "dtype");
   if (options.communication_dtype) check_type(*options.communication_dtype, "communication_dtype");
   check_type(options.accumulation_dtype, "accumulation_dtype");
-  check_offload(options, places.on_cpu);
+  check_offload(options);
+  check_parameters(options, places);
+  check_places(options.tiers, places);
+  for (const auto& [name, unit] : options.unit_tiers) check_places(unit, places);
 }
 
 int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
@@ -149,14 +174,14 @@ int64_t resolve_budget(const Plan& plan, const EngineOptions& options) {
 }
 
 int64_t gather_window(const Plan& plan) {
-  // A rank alone owns its slabs: there is nothing to gather.
-  if (plan.placements.parameter != Placement::Shard || plan.shard_ranks == 1) return 0;
-  int64_t largest = 0, persistent = 0;
+  // A rank alone owns its slabs, unless they are copies of what is on disk.
+  if (plan.placements.parameter != Placement::Shard) return 0;
+  int64_t largest = 0, persistent = 0, others = 0;
   for (const UnitLayout& unit : plan.units) {
+    if (plan.shard_ranks == 1 && unit.tiers.parameter != Tier::Disk) continue;
+    (unit.persistent ? persistent : others) += unit.slab_bytes();
     if (!unit.persistent) largest = std::max(largest, unit.slab_bytes());
-    if (unit.persistent) persistent += unit.slab_bytes();
   }
-  const int64_t others = all_slab_bytes(plan.units) - persistent;
   return persistent + std::min(std::max(plan.budget_bytes, largest), others);
 }
 
@@ -179,38 +204,6 @@ int64_t bucket_bytes(const Plan& plan) {
     bytes += in_flight(part, plan.replica_ranks) + part * plan.replica_ranks * kSumBytes;
   }
   return bytes;
-}
-
-// How many states a unit has there: the master, moments of 4 bytes, or codes of one with their scales.
-int64_t kinds_on_disk(const Plan& plan, const UnitLayout& unit) {
-  const StateBytes& state = plan.state;
-  const bool has_master = unit.tiers.master == Tier::Disk && master_bytes_of(state, unit.dtype) > 0;
-  const bool has_states = unit.tiers.optimizer == Tier::Disk;
-  const int64_t states = state.block_bytes > 0 ? 2 * state.optimizer_bytes : (state.optimizer_bytes + 3) / 4;
-  return (has_master ? 1 : 0) + (has_states ? states : 0);
-}
-
-// What the tier on disk takes: in memory, of the disk and of its rate.
-void add_disk(const Plan& plan, RankPlan& rank) {
-  int64_t largest = 0;
-  for (const UnitLayout& unit : plan.units) {
-    if (!unit.trainable) continue;
-    const int64_t master = unit.tiers.master == Tier::Disk ? master_bytes_of(plan.state, unit.dtype) : 0;
-    const bool has_states = unit.tiers.optimizer == Tier::Disk;
-    const auto bytes_of_states = [&](int64_t numel) {
-      return numel * master + (has_states ? plan.state.optimizer_bytes_of(numel) : 0);
-    };
-    const int64_t bytes = bytes_of_states(unit.shard_numel);
-    if (bytes == 0) continue;
-    // Each state of each piece begins and ends at a multiple of the alignment.
-    const int64_t pieces = pieces_of(unit.shard_numel, plan.offload.piece_numel);
-    const int64_t kinds = kinds_on_disk(plan, unit);
-    const int64_t most = std::min(unit.shard_numel, plan.offload.piece_numel);
-    largest = std::max(largest, bytes_of_states(most) + kinds * kDiskAlignment);
-    rank.step_disk_bytes += bytes;
-    rank.file_bytes += bytes + pieces * kinds * kDiskAlignment;
-  }
-  rank.ring_bytes = largest * plan.offload.buffer_count;
 }
 
 // Whole units, the first ones first, until they have a share of the elements of all that count.
@@ -314,10 +307,10 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
   }
   rank.offloaded_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Disk)] +
                          (on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)]);
-  add_disk(plan, rank);
-  if (!on_cpu) add_host(plan, rank);
   rank.gather_window_bytes = gather_window(plan);
   rank.bucket_bytes = bucket_bytes(plan);
+  add_disk(plan, rank);
+  if (!on_cpu) add_host(plan, rank);
   return rank;
 }
 
@@ -342,7 +335,9 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
   plan.shard_ranks = asked.optimizer == Placement::Shard ? group : 1;
   plan.replica_ranks = places.ranks / plan.shard_ranks;
   const bool shards_share = shares_memory(plan.shard_ranks);
-  plan.placements = placements_for(options.stage, options.share_parameters && shards_share);
+  const bool on_disk = uses_disk(options, &StateTiers::parameter);
+  plan.placements = placements_for(options.stage, options.share_parameters && shards_share && !on_disk);
+  if (on_disk) plan.placements.parameter = Placement::Shard;
   if (options.reduce_once) plan.placements.gradient = Placement::Partial;
   plan.accumulation_dtype = options.accumulation_dtype;
   plan.state = {.gradient_bytes = itemsize(plan.accumulation_dtype),
@@ -397,6 +392,7 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
   plan.budget_bytes = resolve_budget(plan, options);
   plan.rank = bytes_of(plan, places.on_cpu);
   add_traffic(plan);
+  add_disk_traffic(plan);
   return plan;
 }
 

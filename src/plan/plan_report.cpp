@@ -232,7 +232,8 @@ std::string to_text(const ConfigPlan& plan) {
   if (is_offloaded(plan)) {
     table.line("  of it in host memory", in_tier(Tier::Host));
     table.line("  of it on disk", in_tier(Tier::Disk));
-    table.line("  buffers for the disk", [&](size_t s) { return bytes_or_dash(rank(s).ring_bytes); });
+    table.line("  buffers for the disk",
+               [&](size_t s) { return bytes_or_dash(rank(s).ring_bytes + rank(s).staging_bytes); });
   }
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
@@ -257,10 +258,10 @@ std::string to_text(const ConfigPlan& plan) {
   if (is_on_disk(plan)) {
     table.gap();
     table.line("Disk a rank: file", [&](size_t s) { return bytes_or_dash(rank(s).file_bytes); });
-    table.line("  read a step", [&](size_t s) { return bytes_or_dash(rank(s).step_disk_bytes); });
-    table.line("  written a step", [&](size_t s) { return bytes_or_dash(rank(s).step_disk_bytes); });
+    table.line("  read a step", [&](size_t s) { return bytes_or_dash(rank(s).step_read_bytes); });
+    table.line("  written a step", [&](size_t s) { return bytes_or_dash(rank(s).step_written_bytes); });
     table.line("Written in 1000 steps, all", [&](size_t s) {
-      return bytes_or_dash(rank(s).step_disk_bytes * plan.stages[s].ranks * 1000);
+      return bytes_or_dash(rank(s).step_written_bytes * plan.stages[s].ranks * 1000);
     });
   }
   if (plan.memory_bytes) {

@@ -34,7 +34,8 @@ class GatherCount {
   explicit GatherCount(const Plan& plan) : units_(static_cast<int>(plan.units.size())) {
     options_ = {.unit_bytes = {}, .budget_bytes = plan.budget_bytes, .prefetch_bytes = plan.prefetch_bytes};
     for (const UnitLayout& unit : plan.units) {
-      options_.unit_bytes.push_back(unit.slab_bytes());
+      const bool stays = plan.shard_ranks == 1 && unit.tiers.parameter != Tier::Disk;
+      options_.unit_bytes.push_back(stays ? 0 : unit.slab_bytes());
       options_.lasting.push_back(!unit.trainable);
       options_.persistent.push_back(unit.persistent);
     }
@@ -110,7 +111,9 @@ class GatherCount {
 
 std::vector<int64_t> gathers_of_step(const Plan& plan) {
   std::vector<int64_t> counts(plan.units.size());
-  if (plan.shard_ranks == 1) return counts;
+  const bool reads = std::any_of(plan.units.begin(), plan.units.end(),
+                                 [](const UnitLayout& unit) { return unit.tiers.parameter == Tier::Disk; });
+  if (plan.shard_ranks == 1 && !reads) return counts;
   if (plan.placements.parameter == Placement::Shard)
     return GatherCount(plan).of_step(plan.accumulation_steps);
   // Replicated parameters: only what the optimizer changed is stale.
@@ -121,7 +124,7 @@ std::vector<int64_t> gathers_of_step(const Plan& plan) {
 void add_traffic(Plan& plan) {
   Sum all_gather, reduce_scatter, all_reduce, padding, padding_of_shards;
   int64_t reductions = plan.placements.gradient == Placement::Shard ? plan.accumulation_steps : 1;
-  std::vector<int64_t> gather_counts = gathers_of_step(plan);
+  const std::vector<int64_t> gather_counts = gathers_of_step(plan);
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const UnitLayout& unit = plan.units[i];
     int64_t unit_padding = unit.padded_numel - unit.numel;
@@ -129,7 +132,7 @@ void add_traffic(Plan& plan) {
       kind.add(unit.padded_numel, times);
       padding.add(unit_padding, times);
     };
-    whole(all_gather, gather_counts[i]);
+    if (plan.shard_ranks > 1) whole(all_gather, gather_counts[i]);
     if (!unit.trainable) continue;
     if (plan.shard_ranks > 1) whole(reduce_scatter, reductions);
     if (plan.replica_ranks > 1) {

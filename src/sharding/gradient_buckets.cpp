@@ -40,7 +40,7 @@ GradientBuckets::GradientBuckets(const std::vector<Unit>& units, std::vector<Uni
 
 // Cuts a unit into pieces. A piece either starts an empty bucket, fits beside what is there, or the bucket
 // goes first.
-void GradientBuckets::add(int unit, bool first, const std::shared_ptr<const GradientSums::Loan>& loan) {
+void GradientBuckets::add(int unit, bool first, const std::shared_ptr<const GradientSums::Loan>& own) {
   const int64_t shard_numel = layout(unit).shard_numel;
   if (shard_numel == 0) {
     gradient(unit).set_packed();
@@ -51,7 +51,7 @@ void GradientBuckets::add(int unit, bool first, const std::shared_ptr<const Grad
   for (int64_t begin = 0; begin < shard_numel;) {
     const int64_t numel = std::min(piece_numel_, shard_numel - begin);
     if (filling_.numel + numel > piece_numel_) flush();
-    filling_.pieces.push_back({unit, begin, numel, first, begin + numel == shard_numel, loan});
+    filling_.pieces.push_back({unit, begin, numel, first, begin + numel == shard_numel, own});
     filling_.numel += numel;
     begin += numel;
   }

@@ -36,8 +36,8 @@ class GradientBuckets {
   bool sums_whole() const { return sums_whole_; }
 
   /// Sends a unit, piece by piece as buckets fill. `first`: its sum replaces what the shard's memory holds.
-  /// `loan`: of its sums, where its own one is packed; may be null.
-  void add(int unit, bool first, const std::shared_ptr<const GradientSums::Loan>& loan);
+  /// `own`: the loan of its own sum, where that is packed; may be null.
+  void add(int unit, bool first, const std::shared_ptr<const GradientSums::Loan>& own);
   /// Sends what is packed so far.
   void flush();
   /// Sends everything and waits for all sums.
@@ -54,6 +54,7 @@ class GradientBuckets {
     int64_t begin, numel;
     bool first;  // of this unit since clear(): replaces instead of adding
     bool last;   // of this unit in this round: its pending gradients may go
+    std::shared_ptr<const GradientSums::Loan> own = {};   // of what is packed, if it is this rank's own sum
     std::shared_ptr<const GradientSums::Loan> loan = {};  // from when its sums are needed
   };
   struct Bucket {

@@ -1,8 +1,16 @@
 #include "sharding/gradient_sums.h"
 
+#include <array>
 #include <utility>
 
 namespace zero::detail {
+namespace {
+
+constexpr std::array kBoth{kGradientState, kOwnGradientState};
+constexpr std::array kSum{kGradientState};
+constexpr std::array kOwn{kOwnGradientState};
+
+}  // namespace
 
 GradientSums::GradientSums(const std::vector<Unit>& units, int shard_rank, bool keeps_own,
                            at::ScalarType dtype)
@@ -10,38 +18,54 @@ GradientSums::GradientSums(const std::vector<Unit>& units, int shard_rank, bool 
       options_(units.front().options().dtype(dtype)),
       keeps_own_(keeps_own),
       shard_rank_(shard_rank),
-      loans_(units.size()) {
-  std::vector<int> trained, kept, away;
-  std::vector<int64_t> numels, away_numels;
+      loans_(units.size()),
+      own_loans_(units.size()) {
+  struct Kept {
+    std::vector<int> units;
+    std::vector<int64_t> shards, wholes;
+  };
+  Kept in_memory, on_host, on_disk;
   for (const Unit& unit : units) {
     if (!unit.layout.trainable) continue;
-    const bool leaves = states_.host() != nullptr && unit.layout.tiers.gradient != Tier::Device;
-    trained.push_back(unit.index);
-    (leaves ? away : kept).push_back(unit.index);
-    (leaves ? away_numels : numels).push_back(keeps_own ? unit.layout.padded_numel : unit.layout.shard_numel);
+    const Tier tier = unit.layout.tiers.gradient;
+    const bool leaves = states_.host() != nullptr && tier != Tier::Device;
+    Kept& kept = leaves ? on_host : (tier == Tier::Disk ? on_disk : in_memory);
+    kept.units.push_back(unit.index);
+    kept.shards.push_back(unit.layout.shard_numel);
+    kept.wholes.push_back(unit.layout.padded_numel);
   }
-  const std::string_view kind = keeps_own ? kOwnGradientState : kGradientState;
-  states_.create_passing(kind, kept, numels, options_);
-  if (!away.empty()) on_host_ = std::make_unique<DeviceSums>(states_, kind, away, away_numels, options_);
-  if (!keeps_own) return;
-  for (const int unit : trained) {
+  if (!on_host.units.empty())
+    on_host_ =
+        std::make_unique<DeviceSums>(states_, keeps_own ? kOwnGradientState : kGradientState, on_host.units,
+                                     keeps_own ? on_host.wholes : on_host.shards, options_);
+  states_.create_passing(kGradientState, on_disk.units, on_disk.shards, options_, Tier::Disk);
+  if (!keeps_own) {
+    states_.create_passing(kGradientState, in_memory.units, in_memory.shards, options_);
+    return;
+  }
+  states_.create_passing(kOwnGradientState, on_disk.units, on_disk.wholes, options_, Tier::Disk);
+  states_.create_passing(kOwnGradientState, in_memory.units, in_memory.wholes, options_);
+  std::vector<int> parts = in_memory.units;
+  parts.insert(parts.end(), on_host.units.begin(), on_host.units.end());
+  for (const int unit : parts) {
     const int64_t numel = units[unit].layout.shard_numel;
     states_.create_view(unit, kGradientState, kOwnGradientState, shard_rank * numel, numel);
   }
 }
 
-std::shared_ptr<const GradientSums::Loan> GradientSums::borrow(int unit) {
-  if (auto shared = loans_[unit].lock()) return shared;
-  if (is_on_host(unit)) return borrow_from_host(unit);
+std::shared_ptr<const GradientSums::Loan> GradientSums::lend(int unit, std::weak_ptr<const Loan>& known,
+                                                             std::span<const std::string_view> kinds) {
+  if (auto shared = known.lock()) return shared;
   auto loan = std::make_shared<Loan>();
-  loan->lease = states_.lend(unit, {kGradientState, kOwnGradientState}, StateStore::Use::Write);
+  loan->lease = states_.lend(unit, kinds, StateStore::Use::Write);
   loan->sum = loan->lease[kGradientState];
   loan->own = loan->lease[kOwnGradientState];
-  loans_[unit] = loan;
+  known = loan;
   return loan;
 }
 
 std::shared_ptr<const GradientSums::Loan> GradientSums::borrow_from_host(int unit) {
+  if (auto shared = loans_[unit].lock()) return shared;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   auto loan = std::make_unique<Loan>();
   const at::Tensor memory = on_host_->take(unit);
@@ -70,9 +94,21 @@ void GradientSums::put_back(int unit, const Loan& loan) noexcept {
   }
 }
 
+std::shared_ptr<const GradientSums::Loan> GradientSums::borrow(int unit) {
+  if (is_on_host(unit)) return borrow_from_host(unit);
+  if (lie_apart(unit)) return lend(unit, loans_[unit], kSum);
+  return lend(unit, loans_[unit], kBoth);
+}
+
+std::shared_ptr<const GradientSums::Loan> GradientSums::borrow_own(int unit) {
+  if (lie_apart(unit)) return lend(unit, own_loans_[unit], kOwn);
+  return borrow(unit);
+}
+
 void GradientSums::discard() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-  states_.discard(keeps_own_ ? kOwnGradientState : kGradientState);
+  states_.discard(kGradientState);
+  if (keeps_own_) states_.discard(kOwnGradientState);
   if (on_host_) on_host_->discard();
   abandoned_ = false;
 }

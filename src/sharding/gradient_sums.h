@@ -20,22 +20,23 @@ inline constexpr std::string_view kOwnGradientState = "own gradient";
 
 class GradientSums {
  public:
-  /// One unit's, for as long as somebody has it.
+  /// Some of one unit's, for as long as somebody has it.
   struct Loan {
-    StateStore::Lease lease;  // of both
-    at::Tensor sum;           // [shard_numel]: over ranks and micro-batches
-    at::Tensor own;  // [padded_numel], of which `sum` is this rank's part; undefined without own sums
+    StateStore::Lease lease;
+    at::Tensor sum;  // [shard_numel]: over ranks and micro-batches
+    at::Tensor own;  // [padded_numel]; undefined without own sums
   };
 
   /// Creates the states of the trained units in their store, elements of `dtype`. With `keeps_own` the sum of
-  /// this rank's shard takes the place of its own contribution, which has been packed by then. `units` are
-  /// not empty and outlive this.
+  /// this rank's shard takes the place of its own contribution, which has been packed by then: in memory it
+  /// is a part of it, on disk they lie apart. `units` are not empty and outlive this.
   GradientSums(const std::vector<Unit>& units, int shard_rank, bool keeps_own, at::ScalarType dtype);
 
   const at::TensorOptions& options() const { return options_; }
-  /// To add to a trained unit's sums: they have memory, with no values at first. Shared by all that have it
-  /// at a time.
+  /// To add to a trained unit's sum, or to its own sum: they have memory, with no values at first. Shared by
+  /// all that have it at a time. Of sums in memory a loan has both.
   std::shared_ptr<const Loan> borrow(int unit);
+  std::shared_ptr<const Loan> borrow_own(int unit);
   /// The sums have no values any more, and no memory where it serves others. Nobody has a loan.
   void discard();
 
@@ -50,6 +51,9 @@ class GradientSums {
   bool is_on_host(int unit) const { return on_host_ != nullptr && on_host_->has(unit); }
   std::shared_ptr<const Loan> borrow_from_host(int unit);
   void put_back(int unit, const Loan& loan) noexcept;
+  bool lie_apart(int unit) const { return states_.is_on_disk(unit, kGradientState); }
+  std::shared_ptr<const Loan> lend(int unit, std::weak_ptr<const Loan>& known,
+                                   std::span<const std::string_view> kinds);
 
   StateStore& states_;
   at::TensorOptions options_;
@@ -58,8 +62,8 @@ class GradientSums {
   std::unique_ptr<DeviceSums> on_host_;  // or null
   Leaves leaves_;
   bool abandoned_ = false;
-  std::exception_ptr failure_;                    // of a loan that ended
-  std::vector<std::weak_ptr<const Loan>> loans_;  // per unit
+  std::exception_ptr failure_;                                // of a loan that ended
+  std::vector<std::weak_ptr<const Loan>> loans_, own_loans_;  // per unit
 };
 
 }  // namespace zero::detail

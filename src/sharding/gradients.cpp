@@ -72,7 +72,7 @@ void Gradients::send(int unit) {
   }
   std::shared_ptr<const GradientSums::Loan> loan;
   if (keeps_own_sums()) {
-    loan = sums_->borrow(unit);
+    loan = sums_->borrow_own(unit);
     gradient(unit).fold(loan->own);
   }
   if (sends_now()) return buckets_.add(unit, gradient(unit).take_first(), loan);

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "compute/memory_purpose.h"
@@ -19,7 +20,8 @@ ResidencyOptions policy_options(const std::vector<Unit>& units, const Plan& plan
   ResidencyOptions result;
   result.prefetch_bytes = plan.prefetch_bytes;
   for (const Unit& unit : units) {
-    result.unit_bytes.push_back(plan.shard_ranks == 1 ? 0 : unit.layout.slab_bytes());
+    const bool stays = plan.shard_ranks == 1 && !unit.is_on_disk();
+    result.unit_bytes.push_back(stays ? 0 : unit.layout.slab_bytes());
     result.lasting.push_back(!unit.layout.trainable);
     result.persistent.push_back(unit.layout.persistent);
   }
@@ -108,33 +110,65 @@ void Residency::end_span() {
 }
 
 void Residency::apply(const ResidencyPolicy::Actions& actions) {
+  gather_what_was_read();
   for (int unit : actions.evict) drop(unit);
   for (int unit : actions.fetch) start(unit);
 }
 
 void Residency::start(int index) {
   Unit& unit = units_[index];
-  if (unit.state == SlabState::Fetching || unit.state == SlabState::Resident) return;
+  if (unit.state != SlabState::Absent && unit.state != SlabState::Stale) return;
   SlabWork own;
   if (!unit.full.defined()) allocate(unit);
-  auto shard = unit.lend_shard(StateStore::Use::Read);
-  unit.fetch.gather = shard_group_.all_gather(unit.full, shard[kParameterState], unit.layout.name);
-  unit.fetch.shard = std::move(shard);
+  static constexpr std::array kShard{kParameterState};
+  unit.fetch.shard = unit.states->lend_ahead(index, kShard);
+  if (unit.is_on_disk()) {
+    unit.move_to(SlabState::Reading);
+    reading_.push_back(index);
+  } else {
+    start_gather(index);
+  }
+  if (!overlap_) finish(index);
+}
+
+// In the order in which the reads began, whichever is over first.
+void Residency::gather_what_was_read() {
+  while (!reading_.empty()) {
+    const int index = reading_.front();
+    {
+      const WaitPlace place("disk");
+      units_[index].fetch.shard.arrive();
+    }
+    reading_.pop_front();
+    start_gather(index);
+  }
+}
+
+void Residency::start_gather(int index) {
+  Unit& unit = units_[index];
+  SlabWork own;
+  const at::Tensor& shard = unit.fetch.shard[kParameterState];
   unit.move_to(SlabState::Fetching);
+  if (shard_group_.size() == 1) {
+    unit.full.copy_(shard);
+    return;
+  }
+  unit.fetch.gather = shard_group_.all_gather(unit.full, shard, unit.layout.name);
   counters_.gathers++;
   counters_.gathered_elements += unit.layout.padded_numel;
   order_.push_back(index);
-  if (!overlap_) finish(index);
 }
 
 void Residency::finish(int index) {
   Unit& unit = units_[index];
   if (unit.state == SlabState::Resident) return;
+  if (unit.state == SlabState::Reading) gather_what_was_read();
   require(unit.state == SlabState::Fetching, ErrorKind::Internal, unit.layout.name,
           "waits for an all-gather that was not started");
   {
     const WaitPlace place("gather");
     unit.fetch.gather.wait_output();
+    if (unit.is_on_disk()) unit.fetch.gather.wait();  // the shard's memory goes
   }
   unit.fetch.gather = {};
   unit.fetch.shard.end();
@@ -199,6 +233,7 @@ void Residency::account(int64_t bytes) {
 
 void Residency::finish_fetches() {
   const std::lock_guard lock(mutex_);
+  gather_what_was_read();
   for (const Unit& unit : units_)
     if (unit.state == SlabState::Fetching) finish(unit.index);
   seal_all();
@@ -213,11 +248,11 @@ void Residency::require_no_pins() const {
 void Residency::values_changed(bool frozen_too) {
   const std::lock_guard lock(mutex_);
   last_needed_ = -1;
-  if (shard_group_.size() == 1) return;
   policy_.forget_values(frozen_too);
   for (Unit& unit : units_) {
-    if (unit.layout.padded_numel == 0) continue;
-    if (unit.layout.trainable || frozen_too) {
+    if (always_resident(unit)) {
+      if (shard_group_.size() == 1) policy_.set_resident(unit.index, true);
+    } else if (unit.layout.trainable || frozen_too) {
       if (unit.state == SlabState::Resident && persistent_)
         outdate(unit);
       else

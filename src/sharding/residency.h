@@ -1,8 +1,11 @@
 #pragma once
 // Carries out what the residency policy decides: all-gathers, waits, evictions. The policy decides, this
-// class moves.
+// class moves. Shards on disk are read first: the read starts when the policy decides to fetch, and the
+// all-gather at the next decision or need, not when the read happens to be over: all ranks issue the same
+// collectives in the same order.
 
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -69,6 +72,8 @@ class Residency {
   void at_pass_border(Act act);
   void apply(const ResidencyPolicy::Actions& actions);
   void start(int unit);
+  void start_gather(int unit);
+  void gather_what_was_read();
   void finish(int unit);
   void drop(int unit);
   void open(int unit);
@@ -80,7 +85,7 @@ class Residency {
   void account(int64_t bytes);
   void end_span();
   bool always_resident(const Unit& unit) const {
-    return shard_group_.size() == 1 || unit.layout.padded_numel == 0;
+    return unit.layout.padded_numel == 0 || (shard_group_.size() == 1 && !unit.is_on_disk());
   }
 
   std::vector<Unit>& units_;
@@ -94,7 +99,8 @@ class Residency {
   ResidencyCounters counters_;
   std::vector<at::Tensor> pool_;  // memory of evicted slabs, for the next one of that size
   int64_t pool_bytes_ = 0;
-  std::vector<int> order_;  // since take_order()
+  std::deque<int> reading_;  // units whose shards come from the disk, in the order of their all-gathers
+  std::vector<int> order_;   // since take_order()
   int last_needed_ = -1;
   int computing_ = -1;  // the unit whose span is open
   Trace::Clock::time_point computing_since_;

@@ -89,10 +89,7 @@ void ShardedModel::open_tiers(const OptimizerSpec& spec) {
 
 // Before anything is allocated: a directory that will not do is an error of all ranks.
 void ShardedModel::open_disk(const OptimizerSpec& spec) {
-  const bool uses_disk = std::any_of(plan.units.begin(), plan.units.end(), [](const UnitLayout& unit) {
-    return unit.tiers.master == Tier::Disk || unit.tiers.optimizer == Tier::Disk;
-  });
-  if (!uses_disk) return;
+  if (plan.rank.file_bytes == 0) return;
   require(rule_of(spec).has_value(), ErrorKind::Unsupported, "offload",
           "the states of a torch optimizer cannot be on disk", "use one of zero's own optimizers");
   together(mesh, "offload", [&] {
@@ -113,7 +110,7 @@ void ShardedModel::open_disk(const OptimizerSpec& spec) {
 // Shards, and full slabs where parameters are replicated; zeros, so that padding is zero for good.
 void ShardedModel::allocate() {
   units.resize(plan.units.size());
-  const bool replicated = plan.placements.parameter == Placement::Replicate || shard_group.size() == 1;
+  const bool replicates = plan.placements.parameter == Placement::Replicate || shard_group.size() == 1;
   for (size_t u = 0; u < units.size(); ++u) {
     Unit& unit = units[u];
     unit.layout = plan.units[u];
@@ -124,7 +121,7 @@ void ShardedModel::allocate() {
                                         hidden_message(unit.layout));
     const int64_t padded_numel = unit.layout.padded_numel, shard_numel = unit.layout.shard_numel;
     const bool common = plan.placements.parameter == Placement::Common && padded_numel > 0;
-    unit.shard_is_slice = common || replicated || padded_numel == 0;
+    unit.shard_is_slice = common || (replicates && !unit.is_on_disk()) || padded_numel == 0;
     if (common)
       unit.common =
           common_tensor(shard_group, padded_numel, scalar_type_of(unit.layout.dtype), unit.layout.name);

@@ -59,12 +59,13 @@ void UnitTag::before(const c10::OperatorHandle& op, OperatorKind kind, const std
 
 void Unit::move_to(SlabState next) {
   using enum SlabState;
-  // From row to column: Absent, Stale, Fetching, Resident.
-  static constexpr std::array<std::array<bool, 4>, 4> kLegal{{
-      {false, false, true, true},   // Absent: fetched, or filled by hand when the model is built
-      {false, false, true, false},  // Stale: only a fetch makes it current
-      {false, false, false, true},  // Fetching: waited for
-      {true, true, false, false},   // Resident: evicted, or outdated by a step
+  // From row to column: Absent, Stale, Reading, Fetching, Resident.
+  static constexpr std::array<std::array<bool, 5>, 5> kLegal{{
+      {false, false, true, true, true},    // Absent: fetched, or filled by hand when the model is built
+      {false, false, false, true, false},  // Stale: only a fetch makes it current
+      {false, false, false, true, false},  // Reading: gathered
+      {false, false, false, false, true},  // Fetching: waited for
+      {true, true, false, false, false},   // Resident: evicted, or outdated by a step
   }};
   const int from = static_cast<int>(state), to = static_cast<int>(next);
   require(kLegal[from][to], ErrorKind::Internal, layout.name,

@@ -2,7 +2,8 @@
 // A unit's tensors on this rank.
 //
 //   slab    the storage that the module's parameters are views of; readable only while the unit is resident
-//   full    [padded_numel] the memory behind it: defined while the unit has memory
+//   full    [padded_numel] the memory behind it: defined while the unit has memory. Of a shard on disk it is
+//           a copy, of all ranks' or, of one rank alone, of its own
 //   common  [padded_numel] one memory for all ranks of the shard group; undefined where they share none.
 //           `full` is the same, unless a scope modifies the unit in a copy of its own
 //
@@ -44,6 +45,7 @@ struct UnitTag : OperatorListener {
 enum class SlabState {
   Absent,    // no memory
   Stale,     // memory with values from before the last step; only this rank's shard is up to date
+  Reading,   // memory, and this rank's shard is on its way from the disk
   Fetching,  // an all-gather is filling it
   Resident,  // current values; the parameters are readable
 };
@@ -64,7 +66,7 @@ enum class MasterForm {
   Remainder,  // what the bf16 shard lacks
 };
 
-/// An all-gather under way, for which the shard is borrowed.
+/// An all-gather under way, or about to begin, for which the shard is borrowed.
 struct SlabFetch {
   StateStore::Lease shard;
   Work gather;
@@ -98,6 +100,8 @@ struct Unit {
   bool shard_lies_in_full() const {
     return shard_is_slice && full.defined() && (!common.defined() || full.is_same(common));
   }
+  /// Whether the shard is on disk while nobody reads it.
+  bool is_on_disk() const { return layout.tiers.parameter == Tier::Disk && layout.padded_numel > 0; }
   /// Whether the master is memory beside the shard.
   bool has_own_master() const { return master == MasterForm::Whole || master == MasterForm::Remainder; }
   StateStore::Lease lend_shard(StateStore::Use use) const {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -12,6 +13,8 @@
 
 namespace zero::tiers {
 namespace {
+
+constexpr size_t kWindows = 4;  // a parameter, its master and some of its moments, element by element
 
 /// Waits for all of them, whatever happens; throws the first error.
 void wait_all(DiskFile& file, std::vector<DiskFile::Ticket>& tickets) {
@@ -79,8 +82,7 @@ int64_t DiskStates::bytes_of(const Piece& piece) const {
 
 void DiskStates::announce(std::vector<Piece> pieces) {
   require(!is_taken_, ErrorKind::Internal, "disk tier", "a new sweep begins while a piece is taken");
-  write_window();
-  window_.state = -1;
+  close_windows();
   // What is left of the sweep, say.
   if (std::equal(pieces.begin(), pieces.end(), sweep_.begin() + static_cast<int64_t>(next_), sweep_.end()))
     return;
@@ -166,11 +168,11 @@ void DiskStates::end_taking(bool changed, bool provisionally) {
   Slot& slot = slot_of(next_);
   const Piece& piece = sweep_[next_++];
   std::byte* memory = slot.memory.get();
-  for (const State state : piece.states) {
-    const Stored& stored = states_[static_cast<size_t>(state)];
+  for (size_t i = 0; changed && i + piece.read_only < piece.states.size(); ++i) {
+    const Stored& stored = states_[static_cast<size_t>(piece.states[i])];
     const DiskFile::Extent extent =
         (provisionally ? stored.second_places : stored.pieces)[static_cast<size_t>(piece.index)];
-    if (changed) slot.writes.push_back(file_->write(extent, memory, stored.name));
+    slot.writes.push_back(file_->write(extent, memory, stored.name));
     memory += file_->extent_bytes(extent);
   }
   if (provisionally) provisional_.push_back(piece);
@@ -179,7 +181,7 @@ void DiskStates::end_taking(bool changed, bool provisionally) {
 }
 
 void DiskStates::flush() {
-  write_window();
+  for (Window& window : windows_) write_window(window);
   std::exception_ptr failure;
   for (Slot& slot : slots_) {
     try {
@@ -208,31 +210,109 @@ void DiskStates::settle() {
   if (failure) std::rethrow_exception(failure);
 }
 
-void DiskStates::write_window() {
-  if (!window_.changed) return;
-  const Stored& stored = states_[static_cast<size_t>(window_.state)];
-  window_.changed = false;
+void DiskStates::write_window(Window& window) {
+  if (!window.changed) return;
+  const Stored& stored = states_[static_cast<size_t>(window.state)];
+  window.changed = false;
   file_->wait(
-      file_->write(stored.pieces[static_cast<size_t>(window_.index)], window_.memory.get(), stored.name));
+      file_->write(stored.pieces[static_cast<size_t>(window.index)], window.memory.get(), stored.name));
 }
 
-void DiskStates::open_window(State state, int64_t index) {
-  if (window_.state == state && window_.index == index) return;
-  write_window();
+void DiskStates::close_windows() {
+  for (Window& window : windows_) {
+    write_window(window);
+    window.state = -1;
+  }
+}
+
+void DiskStates::close_windows(State state) {
+  for (Window& window : windows_) {
+    if (window.state != state) continue;
+    write_window(window);
+    window.state = -1;
+  }
+}
+
+// A state keeps its window; a new one takes that which was used longest ago.
+DiskStates::Window& DiskStates::open_window(State state, int64_t index) {
+  auto place = std::find_if(windows_.begin(), windows_.end(),
+                            [&](const Window& window) { return window.state == state; });
+  if (place == windows_.end() && windows_.size() < kWindows) {
+    windows_.emplace_front();
+  } else {
+    Window window = std::move(place == windows_.end() ? windows_.back() : *place);
+    windows_.erase(place == windows_.end() ? std::prev(place) : place);
+    windows_.push_front(std::move(window));
+  }
+  Window& window = windows_.front();
+  if (window.state == state && window.index == index) return window;
+  write_window(window);
   const Stored& stored = states_.at(static_cast<size_t>(state));
   const DiskFile::Extent extent = stored.pieces.at(static_cast<size_t>(index));
   const int64_t bytes = file_->extent_bytes(extent);
-  window_.state = -1;
-  if (window_.bytes < bytes) {
-    window_.memory = allocate(bytes);
-    window_.bytes = bytes;
+  window.state = -1;
+  if (window.bytes < bytes) {
+    window.memory = allocate(bytes);
+    window.bytes = bytes;
   }
-  file_->wait(file_->read(extent, window_.memory.get(), stored.name));
-  window_.state = state;
-  window_.index = index;
+  file_->wait(file_->read(extent, window.memory.get(), stored.name));
+  window.state = state;
+  window.index = index;
+  return window;
 }
 
-// move(at, memory, bytes) for the parts of a range that lie in one piece each; `at` in bytes from its begin.
+bool DiskStates::moves_whole(State state) const {
+  const Stored& stored = states_.at(static_cast<size_t>(state));
+  return stored.pieces.size() <= 1 || stored.piece_numel * stored.element_bytes % kAlignment == 0;
+}
+
+DiskStates::Whole DiskStates::memory_for(State state) const {
+  const Stored& stored = states_.at(static_cast<size_t>(state));
+  require(moves_whole(state), ErrorKind::Unsupported, stored.name,
+          "is moved as a whole, but its pieces of " +
+              std::to_string(stored.piece_numel * stored.element_bytes) + " bytes are no multiples of " +
+              std::to_string(kAlignment),
+          "choose a multiple of " + std::to_string(kAlignment) + " for offload.piece_numel");
+  Whole whole;
+  whole.memory_ = allocate(stored.numel * stored.element_bytes);
+  return whole;
+}
+
+DiskStates::Whole DiskStates::begin_read(State state) {
+  close_windows(state);
+  Whole whole = memory_for(state);
+  const Stored& stored = states_[static_cast<size_t>(state)];
+  std::byte* memory = whole.memory_.get();
+  for (const DiskFile::Extent extent : stored.pieces) {
+    whole.tickets_.push_back(file_->read(extent, memory, stored.name));
+    memory += file_->extent_bytes(extent);
+  }
+  return whole;
+}
+
+// What a sweep has read of the state before is out of date.
+void DiskStates::begin_write(State state, Whole& values) {
+  close_windows(state);
+  if (is_read_ahead(state)) settle();
+  const Stored& stored = states_[static_cast<size_t>(state)];
+  std::byte* memory = values.memory_.get();
+  for (const DiskFile::Extent extent : stored.pieces) {
+    values.tickets_.push_back(file_->write(extent, memory, stored.name));
+    memory += file_->extent_bytes(extent);
+  }
+}
+
+void DiskStates::wait(Whole& transfer) { wait_all(*file_, transfer.tickets_); }
+
+bool DiskStates::is_read_ahead(State state) const {
+  for (size_t i = next_; i < started_; ++i)
+    if (std::find(sweep_[i].states.begin(), sweep_[i].states.end(), state) != sweep_[i].states.end())
+      return true;
+  return false;
+}
+
+// move(at, window, from, bytes) for the parts of a range that lie in one piece each: `at` from the range's
+// begin, `from` from the window's, all in bytes.
 template <class Move>
 void DiskStates::over_window(State state, int64_t begin, int64_t numel, Move move) {
   require(!is_taken_, ErrorKind::Internal, "disk tier", "a state is looked at while a piece is taken");
@@ -242,22 +322,21 @@ void DiskStates::over_window(State state, int64_t begin, int64_t numel, Move mov
   for (int64_t at = begin; at < begin + numel;) {
     const int64_t index = at / most, first = index * most;
     const int64_t stop = std::min(begin + numel, first + most);
-    open_window(state, index);
-    move((at - begin) * size, window_.memory.get() + (at - first) * size, (stop - at) * size);
+    move((at - begin) * size, open_window(state, index), (at - first) * size, (stop - at) * size);
     at = stop;
   }
 }
 
 void DiskStates::read(State state, int64_t begin, int64_t numel, std::byte* out) {
-  over_window(state, begin, numel, [&](int64_t at, const std::byte* memory, int64_t bytes) {
-    std::memcpy(out + at, memory, static_cast<size_t>(bytes));
+  over_window(state, begin, numel, [&](int64_t at, const Window& window, int64_t from, int64_t bytes) {
+    std::memcpy(out + at, window.memory.get() + from, static_cast<size_t>(bytes));
   });
 }
 
 void DiskStates::write(State state, int64_t begin, int64_t numel, const std::byte* values) {
-  over_window(state, begin, numel, [&](int64_t at, std::byte* memory, int64_t bytes) {
-    std::memcpy(memory, values + at, static_cast<size_t>(bytes));
-    window_.changed = true;
+  over_window(state, begin, numel, [&](int64_t at, Window& window, int64_t from, int64_t bytes) {
+    std::memcpy(window.memory.get() + from, values + at, static_cast<size_t>(bytes));
+    window.changed = true;
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ class DiskStates {
   struct Piece {
     std::vector<State> states;
     int64_t index = 0;
+    size_t read_only = 0;  // the last ones, that are never written
     bool operator==(const Piece&) const = default;
   };
 
@@ -41,9 +43,32 @@ class DiskStates {
   State add(const std::string& name, int64_t numel, int64_t element_bytes, int64_t parts = 1);
   const DiskStatesOptions& options() const { return options_; }
 
-  /// Elements [begin, begin + numel) of one state, through a buffer of one piece. Throw what transfers do.
+  /// Elements [begin, begin + numel) of one state, through a buffer of one piece: those of the states that
+  /// were looked at last are kept. Throw what transfers do.
   void read(State state, int64_t begin, int64_t numel, std::byte* out);
   void write(State state, int64_t begin, int64_t numel, const std::byte* values);
+
+  /// A transfer of a whole state, with its memory. What is under way must be waited for before it goes.
+  class Whole {
+   public:
+    Whole() = default;
+    /// Elements of the state, one behind the other.
+    std::byte* memory() const { return memory_.get(); }
+
+   private:
+    friend class DiskStates;
+    std::shared_ptr<std::byte> memory_;
+    std::vector<DiskFile::Ticket> tickets_;
+  };
+  /// Whether it can be: pieces of a state that has several must be multiples of kAlignment.
+  bool moves_whole(State state) const;
+  /// Begin to read a state, or make memory for what begin_write() takes. Throw Unsupported where that cannot
+  /// be.
+  Whole begin_read(State state);
+  Whole memory_for(State state) const;
+  void begin_write(State state, Whole& values);
+  /// Until it is over. Throws what kept it.
+  void wait(Whole& transfer);
 
   /// A sweep: pieces that will be taken, in this order, each once. Replaces an earlier one. The memory of the
   /// ring, `buffers` times the largest piece ever announced, is there from now on.
@@ -84,7 +109,7 @@ class DiskStates {
     Memory memory;
     std::vector<DiskFile::Ticket> reads, writes;
   };
-  /// The one piece that read() and write() look at.
+  /// A piece that read() and write() look at.
   struct Window {
     Memory memory;
     int64_t bytes = 0;
@@ -99,8 +124,11 @@ class DiskStates {
   Slot& slot_of(size_t number) { return slots_[number % slots_.size()]; }
   void start_reads();
   void settle();
-  void open_window(State state, int64_t index);
-  void write_window();
+  Window& open_window(State state, int64_t index);
+  void write_window(Window& window);
+  void close_windows();
+  void close_windows(State state);
+  bool is_read_ahead(State state) const;
   template <class Move>
   void over_window(State state, int64_t begin, int64_t numel, Move move);
 
@@ -113,7 +141,7 @@ class DiskStates {
   std::vector<Piece> provisional_;  // in second places
   std::vector<Slot> slots_;
   int64_t slot_bytes_ = 0;
-  Window window_;
+  std::deque<Window> windows_;  // of different states, the last one used first
 };
 
 }  // namespace zero::tiers

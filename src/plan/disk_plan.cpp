@@ -1,0 +1,138 @@
+#include "plan/disk_plan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/checked.h"
+#include "plan/disk_pieces.h"
+#include "plan/layout.h"
+#include "plan/state_bytes.h"
+#include "plan/traffic.h"
+
+namespace zero {
+namespace {
+
+constexpr int64_t kMomentBytes = 4;  // of optimizer states that are not in 8 bits, and of scales
+
+/// A state as it lies there: pieces of whole blocks.
+struct DiskState {
+  int64_t numel = 0, element_bytes = 0, piece_numel = 0;
+
+  int64_t piece_bytes() const {
+    return round_up(std::min(numel, piece_numel) * element_bytes, kDiskAlignment);
+  }
+  int64_t bytes() const {
+    const int64_t pieces = numel / piece_numel, rest = numel % piece_numel;
+    return pieces * round_up(piece_numel * element_bytes, kDiskAlignment) +
+           round_up(rest * element_bytes, kDiskAlignment);
+  }
+};
+
+int64_t sum_of(const std::vector<DiskState>& states, int64_t (DiskState::*bytes)() const) {
+  int64_t sum = 0;
+  for (const DiskState& state : states) sum += (state.*bytes)();
+  return sum;
+}
+
+/// One unit's states on disk.
+struct UnitStates {
+  std::vector<DiskState> parameter, updated, gradient, own_gradient;  // updated: by the optimizer alone
+};
+
+// Several micro-batches are added up here before the sums travel.
+bool keeps_own_sums(const Plan& plan) {
+  return plan.placements.gradient == Placement::Partial && plan.accumulation_steps > 1 && plan.ranks > 1;
+}
+
+UnitStates states_of(const Plan& plan, const UnitLayout& unit) {
+  UnitStates states;
+  const int64_t piece = plan.offload.piece_numel, numel = unit.shard_numel;
+  if (numel == 0) return states;
+  const auto state = [&](int64_t bytes) { return DiskState{numel, bytes, piece}; };
+  if (unit.tiers.parameter == Tier::Disk) states.parameter.push_back(state(itemsize(unit.dtype)));
+  if (!unit.trainable) return states;
+  const int64_t master = master_bytes_of(plan.state, unit.dtype);
+  if (unit.tiers.master == Tier::Disk && master > 0) states.updated.push_back(state(master));
+  if (unit.tiers.optimizer == Tier::Disk && plan.state.block_bytes > 0) {
+    const int64_t each = plan.state.block_numel;
+    for (int64_t i = 0; i < plan.state.optimizer_bytes; ++i) {
+      states.updated.push_back(state(1));
+      states.updated.push_back({(numel + each - 1) / each, kMomentBytes, piece / each});
+    }
+  } else if (unit.tiers.optimizer == Tier::Disk) {
+    for (int64_t bytes = 0; bytes < plan.state.optimizer_bytes; bytes += kMomentBytes)
+      states.updated.push_back(state(kMomentBytes));
+  }
+  if (unit.tiers.gradient != Tier::Disk) return states;
+  states.gradient.push_back(state(plan.state.gradient_bytes));
+  if (keeps_own_sums(plan))
+    states.own_gradient.push_back({unit.padded_numel, plan.state.gradient_bytes, piece});
+  return states;
+}
+
+void add_moved(const Plan& plan, const UnitLayout& unit, int64_t gathers, RankPlan& rank) {
+  const UnitStates states = states_of(plan, unit);
+  const auto bytes = [](const std::vector<DiskState>& of) { return sum_of(of, &DiskState::bytes); };
+  const int64_t parameter = bytes(states.parameter), sum = bytes(states.gradient);
+  const int64_t micro_batches = plan.accumulation_steps;
+  const int64_t sums = keeps_own_sums(plan) ? 1 : micro_batches;
+  const int64_t of_replicas = plan.shard_ranks > 1 && plan.replica_ranks > 1 ? 1 : 0;
+  const int64_t norm_and_step = 2;
+  const int64_t swept = unit.trainable ? parameter + bytes(states.updated) : 0;
+  rank.step_read_bytes += swept + gathers * parameter + (sums - 1 + of_replicas + norm_and_step) * sum +
+                          (micro_batches - 1) * bytes(states.own_gradient);
+  rank.step_written_bytes += swept + (sums + of_replicas) * sum + micro_batches * bytes(states.own_gradient);
+}
+
+// Sums of units whose pieces may be in buckets together, and the one that is being written.
+int64_t sums_in_memory(const Plan& plan, const std::vector<int64_t>& bytes,
+                       const std::vector<int64_t>& numels) {
+  int64_t piece = 0, most = 0;
+  for (const UnitLayout& unit : plan.units)
+    if (unit.trainable)
+      piece = std::max(piece, bucket_piece_numel(unit, plan.shard_ranks, plan.reduce_bucket_numel));
+  for (size_t first = 0; first < bytes.size(); ++first) {
+    int64_t sum = 0, between = 0;
+    for (size_t last = first; last < bytes.size() && between <= (kBucketsInFlight + 1) * piece; ++last) {
+      sum += bytes[last];
+      most = std::max(most, sum);
+      if (last > first) between += numels[last];
+    }
+  }
+  return most + (bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end()));
+}
+
+}  // namespace
+
+void add_disk(const Plan& plan, RankPlan& rank) {
+  int64_t ring = 0;
+  bool reads_parameters = false;
+  std::vector<int64_t> sum_bytes, sum_numels;  // of trained units
+  for (const UnitLayout& unit : plan.units) {
+    const UnitStates states = states_of(plan, unit);
+    for (const auto* const some :
+         {&states.parameter, &states.updated, &states.gradient, &states.own_gradient})
+      rank.file_bytes += sum_of(*some, &DiskState::bytes);
+    reads_parameters = reads_parameters || !states.parameter.empty();
+    if (!unit.trainable) continue;
+    sum_bytes.push_back(sum_of(states.gradient, &DiskState::bytes) +
+                        sum_of(states.own_gradient, &DiskState::bytes));
+    sum_numels.push_back(unit.shard_numel);
+    int64_t pieces = 0;
+    for (const auto* const some : {&states.parameter, &states.updated, &states.gradient})
+      pieces += sum_of(*some, &DiskState::piece_bytes);
+    ring = std::max(ring, pieces);
+  }
+  rank.ring_bytes = ring * plan.offload.buffer_count;
+  if (reads_parameters)
+    rank.staging_bytes += rank.gather_window_bytes / plan.shard_ranks + plan.offload.block_bytes;
+  rank.staging_bytes += sums_in_memory(plan, sum_bytes, sum_numels);
+}
+
+void add_disk_traffic(Plan& plan) {
+  if (plan.rank.file_bytes == 0) return;
+  const std::vector<int64_t> gathers = gathers_of_step(plan);
+  for (size_t i = 0; i < plan.units.size(); ++i) add_moved(plan, plan.units[i], gathers[i], plan.rank);
+}
+
+}  // namespace zero
