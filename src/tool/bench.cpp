@@ -243,7 +243,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
   const bool on_disk = step.engine() != nullptr && !step.engine()->stats().disk.transport.empty();
   if (on_disk) {
     EngineOptions options;
-    set_offload(options, arguments);
+    set_offload(options, arguments, mesh.device().is_cpu());
     sequential = sequential_rate(mesh, options.offload);
   }
   if (mesh.rank() != 0) return;
@@ -419,10 +419,16 @@ int run_bench(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({kAlone, kOnLibTorch, kInMemory, kKeepingAll, "0", "1", "2", "3"}))
       ->excludes("--alone");
-  step->add_option("--offload", arguments.offload, "where masters and optimizer states are between steps")
+  step->add_option("--offload", arguments.offload,
+                   "where states are while nobody uses them; disk on CPU: gradients too, and parameters at "
+                   "stage 3")
       ->check(CLI::IsMember({"none", "host", "disk"}))
       ->excludes("--alone")
       ->capture_default_str();
+  step->add_option("--offload-parts", arguments.offload_parts,
+                   "of them: parameters, gradients, states (masters and the optimizer's)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({kParameterPart, kGradientPart, kStatePart}));
   step->add_option("--path", arguments.disk_path, "directory on a disk, for --offload disk")
       ->default_val(".")
       ->capture_default_str();

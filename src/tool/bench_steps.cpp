@@ -85,10 +85,19 @@ EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, 
 
 }  // namespace
 
-void set_offload(EngineOptions& options, const BenchArguments& arguments) {
+void set_offload(EngineOptions& options, const BenchArguments& arguments, bool on_cpu) {
   options.offload.path = arguments.disk_path;
   if (arguments.offload == "none") return;
-  options.tiers.master = options.tiers.optimizer = arguments.offload == "host" ? Tier::Host : Tier::Disk;
+  const Tier tier = arguments.offload == "host" ? Tier::Host : Tier::Disk;
+  const std::vector<std::string>& parts = arguments.offload_parts;
+  const auto asks_for = [&](std::string_view part, bool otherwise) {
+    return parts.empty() ? otherwise : std::find(parts.begin(), parts.end(), part) != parts.end();
+  };
+  // Beside a device the host and the disk have masters and optimizer states.
+  const bool everything = tier == Tier::Disk && on_cpu;
+  if (asks_for(kParameterPart, everything && options.stage == 3)) options.tiers.parameter = tier;
+  if (asks_for(kGradientPart, everything)) options.tiers.gradient = tier;
+  if (asks_for(kStatePart, true)) options.tiers.master = options.tiers.optimizer = tier;
 }
 
 ActivationBytes activations_of(const BenchModel& model, const BenchArguments& arguments) {
@@ -151,7 +160,7 @@ std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchA
   const bool is_own_stage = what == kOnLibTorch || what == kInMemory || what == kKeepingAll;
   EngineOptions options =
       options_of(arguments, is_own_stage ? arguments.stage : std::stoi(what), ours, dtype);
-  if (what != kInMemory) set_offload(options, arguments);
+  if (what != kInMemory) set_offload(options, arguments, mesh.device().is_cpu());
   std::string placement;
   if (what != kInMemory && arguments.budget_bytes > 0) placement = place(options, model, arguments, mesh);
   auto step = std::make_unique<Trained>(std::move(model), options, mesh);

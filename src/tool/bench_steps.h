@@ -32,9 +32,15 @@ inline constexpr const char* kKeepingAll = "kept";
 /// Whose operators the engine computes with.
 inline constexpr const char* kOurs = "ours";
 
+/// What --offload-parts names.
+inline constexpr const char* kParameterPart = "parameters";
+inline constexpr const char* kGradientPart = "gradients";
+inline constexpr const char* kStatePart = "states";
+
 struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto", communication = "exact", device = "auto",
               operators, trace, offload = "none", disk_path;
+  std::vector<std::string> offload_parts;  // empty: all that the stage and the place allow
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
   std::string recompute = "none";  // or "all" or "auto"; of the first turn, not of those beside it
@@ -81,8 +87,8 @@ class BenchStep {
   int64_t kept_bytes_ = 0;
 };
 
-/// The tiers and the rest that --offload asks for.
-void set_offload(EngineOptions& options, const BenchArguments& arguments);
+/// The tiers and the rest that --offload and --offload-parts ask for, at the stage of `options`.
+void set_offload(EngineOptions& options, const BenchArguments& arguments, bool on_cpu);
 
 /// What a micro-batch of the model needs, as the plan counts it.
 ActivationBytes activations_of(const BenchModel& model, const BenchArguments& arguments);
