@@ -91,7 +91,6 @@ const RuleMemory& HostSweep::next() {
   }
   memory_.emplace(
       RuleMemory{.lease = states_.lend(piece.where, piece.loan->host_kinds, StateStore::Use::Write),
-                 .gradients = {},
                  .master = {},
                  .gradient = {},
                  .parameter = {},

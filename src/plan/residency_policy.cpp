@@ -142,13 +142,44 @@ int64_t ResidencyPolicy::next_use(int unit, int64_t from) const {
   return lasts ? (lap + 1) * length + places.front() : kNever;
 }
 
-// The units to evict so that `bytes` more fit, by Belady's rule at place `from` of the order: farthest next
-// use first, then least recently touched. Those of `keep` are never chosen. May free less than is needed.
+// The first of `candidates` that free so many bytes, but for one; of them those are left out again that the
+// others make needless, the last ones first. Empty where all together free too little without that one.
+std::vector<int> ResidencyPolicy::first_that_free(const Candidates& candidates, int64_t bytes,
+                                                  int without) const {
+  std::vector<int> chosen;
+  int64_t freed = 0;
+  for (size_t i = 0; i < candidates.size() && freed < bytes; ++i) {
+    const int unit = candidates[i].second;
+    if (unit == without) continue;
+    chosen.push_back(unit);
+    freed += units_[unit].bytes;
+  }
+  if (freed < bytes && without >= 0) return {};
+  for (size_t i = chosen.size(); i-- > 0;) {
+    const int64_t needless = freed - units_[chosen[i]].bytes;
+    if (needless < bytes) continue;
+    freed = needless;
+    chosen.erase(chosen.begin() + static_cast<int64_t>(i));
+  }
+  return chosen;
+}
+
+// What evicting them makes the schedule fetch again.
+int64_t ResidencyPolicy::bytes_again(std::span<const int> units, int64_t from) const {
+  int64_t bytes = 0;
+  for (const int unit : units)
+    if (next_use(unit, from) != kNever) bytes += units_[unit].bytes;
+  return bytes;
+}
+
+// The units to evict so that `bytes` more fit, at place `from` of the order: farthest next use first
+// (Belady's rule), then least recently touched, unless others cost fewer bytes. Those of `keep` are never
+// chosen. May free less than is needed.
 std::vector<int> ResidencyPolicy::victims(int64_t bytes, int64_t from, std::span<const int> keep) const {
   if (budget_bytes_ == kNever) return {};
   int64_t excess = resident_bytes_ - persistent_bytes_ + bytes - budget_bytes_;
   if (excess <= 0) return {};
-  std::vector<std::pair<int64_t, int>> candidates;
+  Candidates candidates;
   for (int i = 0; i < std::ssize(units_); ++i) {
     const Unit& unit = units_[i];
     if (unit.resident && charged_bytes(i) > 0 && !contains(keep, i))
@@ -158,12 +189,18 @@ std::vector<int> ResidencyPolicy::victims(int64_t bytes, int64_t from, std::span
     if (a.first != b.first) return a.first > b.first;
     return units_[a.second].last_touch < units_[b.second].last_touch;
   });
-  std::vector<int> chosen;
-  for (size_t i = 0; i < candidates.size() && excess > 0; ++i) {
-    chosen.push_back(candidates[i].second);
-    excess -= units_[candidates[i].second].bytes;
+  // Belady's rule is for pages of one size. Of several sizes, one of those chosen may be larger than what is
+  // missing, and others in its place may bring fewer bytes to fetch again.
+  std::vector<int> best = first_that_free(candidates, excess, /*without=*/-1);
+  int64_t least = bytes_again(best, from);
+  for (const int without : std::vector<int>(best)) {
+    std::vector<int> others = first_that_free(candidates, excess, without);
+    const int64_t bytes = bytes_again(others, from);
+    if (others.empty() || bytes >= least) continue;
+    best = std::move(others);
+    least = bytes;
   }
-  return chosen;
+  return best;
 }
 
 void ResidencyPolicy::make_room(int64_t bytes, std::span<const int> keep, Actions& actions) {

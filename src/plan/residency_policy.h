@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace zero {
@@ -22,8 +23,9 @@ struct ResidencyOptions {
 };
 
 /// Belady's rule (evict what is used farthest in the future) over a schedule that the last pass of its kind
-/// recorded. A *pass* is what repeats: all forwards and backwards between two optimizer steps, whatever the
-/// order of their micro-batches, or a forward without gradient. Before the first pass is over, and for
+/// recorded; units differ in size, so others go in its place where fewer bytes have to come again. A *pass*
+/// is what repeats: all forwards and backwards between two optimizer steps, whatever the order of their
+/// micro-batches, or a forward without gradient. Before the first pass is over, and for
 /// touches that the schedule does not foresee, units are fetched on demand and the least recently touched one
 /// goes first.
 class ResidencyPolicy {
@@ -103,6 +105,9 @@ class ResidencyPolicy {
   void advance(int unit);
   int64_t next_use(int unit, int64_t from) const;
   int64_t charged_bytes(int unit) const { return units_[unit].persistent ? 0 : units_[unit].bytes; }
+  using Candidates = std::vector<std::pair<int64_t, int>>;  // next use and unit, the first to go first
+  std::vector<int> first_that_free(const Candidates& candidates, int64_t bytes, int without) const;
+  int64_t bytes_again(std::span<const int> units, int64_t from) const;
   std::vector<int> victims(int64_t bytes, int64_t from, std::span<const int> keep) const;
   void make_room(int64_t bytes, std::span<const int> keep, Actions& actions);
   void evict(int unit, Actions& actions);

@@ -219,10 +219,8 @@ void DiskStates::write_window(Window& window) {
 }
 
 void DiskStates::close_windows() {
-  for (Window& window : windows_) {
-    write_window(window);
-    window.state = -1;
-  }
+  for (Window& window : windows_) write_window(window);
+  windows_.clear();
 }
 
 void DiskStates::close_windows(State state) {
