@@ -106,6 +106,23 @@ TEST(ConfigBatch, ProductsBeyond64BitsAreErrors) {
   EXPECT_EQ(resolved({0, int64_t{1} << 40, int64_t{1} << 40}, 4), std::nullopt);
 }
 
+TEST(ConfigBatch, RanksThatShareLayersHaveTheSameSamples) {
+  for (
+      const char* text :
+      {R"({"train_micro_batch_size_per_gpu": 3, "parallel": {"tensor": 2, "sequence": true}})",
+       R"({"train_micro_batch_size_per_gpu": 3, "tensor_parallel": {"autotp_size": 2}})",
+       R"({"train_micro_batch_size_per_gpu": 3, "tensor_parallel_size": 2, "disable_sequence_parallel": false})"}) {
+    const Config config = resolve(parse_config(text), 4);
+    EXPECT_EQ(config.parallel.tensor, 2);
+    EXPECT_EQ(config.train_batch_size, 6);
+  }
+  EXPECT_EQ(parse_config(R"({"tensor_parallel": {"autotp_size": 0}})").parallel.tensor, 1);
+  const Config neuron = parse_config(
+      R"({"tensor_parallel_size": 2, "disable_sequence_parallel": true, "disable_embedding_parallelization": true})");
+  EXPECT_FALSE(neuron.parallel.sequence);
+  EXPECT_FALSE(neuron.parallel.vocabulary);
+}
+
 TEST(ConfigBatch, RanksAreChecked) {
   const std::string batch = "\"train_micro_batch_size_per_gpu\": 1";
   EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"ranks\": 4}}", 3),
@@ -114,10 +131,12 @@ TEST(ConfigBatch, RanksAreChecked) {
             "or remove the key");
   EXPECT_EQ(resolve_error("{" + batch + ", \"parallel\": {\"ranks\": 4}}", 4), "");
   EXPECT_EQ(resolve_error("{" + batch + ", \"parallel\": {\"tensor\": 1, \"pipeline\": 1}}", 4), "");
-  EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"tensor\": 2}}", 4),
-            "unsupported error: f:3: parallel.tensor: expected 1, got 2: there is no tensor parallelism yet; "
-            "set it to 1 "
-            "or remove the key");
+  EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"tensor\": 3}}", 4),
+            "config error: f:3: parallel.tensor: expected a divisor of the 4 ranks, got 3");
+  EXPECT_EQ(
+      resolve_error("{" + batch + ",\n\"parallel\": {\n\"sequence\": true}}", 4),
+      "config error: f:3: parallel.sequence: the sequence is cut over the ranks that share a layer, and "
+      "parallel.tensor is 1; set parallel.tensor, or remove the key");
   EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"pipeline\": 4}}", 4),
             "unsupported error: f:3: parallel.pipeline: expected 1, got 4: there is no pipeline parallelism "
             "yet; set it "

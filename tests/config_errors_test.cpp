@@ -207,7 +207,7 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"managed_gradient_accumulation": false})",
       R"({"activation_checkpointing": {"partition_activations": true}})",
       R"({"flops_profiler": {"enabled": true}})",
-      R"({"tensor_parallel": {"autotp_size": 4}})",
+      R"({"tensor_parallel": {"tp_overlap_comm": true}})",
       R"({"pipeline": {"stages": 4}})",
       R"({"elasticity": {"enabled": true}})",
       R"({"autotuning": {"enabled": true, "whatever": 1}})",

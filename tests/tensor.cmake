@@ -1,1 +1,1 @@
-zero_test(tensor TORCH RANKS 4 USES tensor models engine lazy FILES tensor_parallel)
+zero_test(tensor TORCH RANKS 4 USES tensor models engine lazy checkpoint FILES tensor_parallel tensor_parallel_engine)

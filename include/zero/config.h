@@ -74,6 +74,9 @@ Config parse_config(std::string_view text, std::string_view name = "config",
 /// multiply, parallel.ranks that differ, a shard group that does not divide.
 Config resolve(Config config, int ranks);
 
+/// Of so many ranks, those that have samples of their own: without those that share layers.
+int data_ranks(const Config& config, int ranks);
+
 /// The whole configuration as JSON, keys in a fixed order; parse_config of it gives an equal Config.
 std::string to_json(const Config& config);
 

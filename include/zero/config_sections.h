@@ -205,9 +205,11 @@ struct DataConfig {
 /// `parallel`.
 struct ParallelConfig {
   enum class Backend { Auto, Shm, Gloo, Nccl };
-  int ranks = 0;     // 0: any; otherwise a check against the number of ranks that come
-  int tensor = 1;    // ranks that share each layer: the axis "tp" of the mesh; more than 1 is not there yet
-  int pipeline = 1;  // ranks that a sample goes through: the axis "pp" of the mesh
+  int ranks = 0;                  // 0: any; otherwise a check against the number of ranks that come
+  int tensor = 1;                 // ranks that share each layer: the axis "tp" of the mesh
+  bool sequence = false;          // between layers they share the sequence, too (tensor_parallel.h)
+  bool vocabulary = true;         // they share embedding, head and loss
+  int pipeline = 1;               // ranks that a sample goes through: the axis "pp" of the mesh
   std::string schedule = "1f1b";  // of the pipeline: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, search
   int chunks = 2;                 // interleaved: stages a rank
   enum class Balance { Cost, Parameters, Uniform };

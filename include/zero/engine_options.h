@@ -3,6 +3,7 @@
 // zero/engine.h, as LibTorch's.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,6 +52,8 @@ struct EngineOptions {
   // named it holds all, as the ranks along all those axes do. So each element counts once in the gradient
   // norm.
   std::map<std::string, ParameterPart> parts = {};
+  // Called at the beginning of each forward; what it returns is kept to the forward's end. TensorParallel's.
+  std::function<std::shared_ptr<void>()> around_forward = {};
 
   // What changes results by rounding only.
   double gradient_predivide_factor = 1;  // divides gradients before they travel, multiplied back afterwards

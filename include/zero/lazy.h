@@ -26,6 +26,8 @@ namespace detail {
 class LazyScope {
  public:
   LazyScope();
+  /// Goes on with the tape of a tensor that is lazy.
+  explicit LazyScope(const at::Tensor& lazy);
   ~LazyScope();
   LazyScope(const LazyScope&) = delete;
   LazyScope& operator=(const LazyScope&) = delete;
@@ -43,6 +45,14 @@ class LazyScope {
 template <class F>
 auto lazily(F&& fn) {
   detail::LazyScope scope;
+  return std::forward<F>(fn)();
+}
+
+/// The same, going on where the lazy tensor `with` was made, so that fn may use tensors of that call: views
+/// and copies that take its place. Throws Usage for a tensor that is not lazy.
+template <class F>
+auto lazily_with(const at::Tensor& with, F&& fn) {
+  detail::LazyScope scope(with);
   return std::forward<F>(fn)();
 }
 

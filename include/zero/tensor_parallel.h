@@ -114,15 +114,20 @@ class TensorParallel {
   std::vector<std::string> replicated_;
 };
 
-/// Cuts the parameters in place over the mesh's "tp" axis, before an engine is built; the module's values
-/// must be the same on all ranks, as the same seed gives them. Lazy modules stay lazy, and draw as one
-/// process. Tied names are cut once, by the first that the plan matches. Sends nothing. Throws Config for a
-/// plan that does not fit (a pattern that matches nothing, a word that is none, sizes that the ranks cannot
-/// share, with those that would do), Usage for a module that is parallel already, before anything is changed.
+/// Cuts the parameters in place over the mesh's "tp" axis (a mesh without it is one of a single rank there),
+/// before an engine is built; the module's values must be the same on all ranks, as the same seed gives them.
+/// Lazy modules stay lazy, and draw as one process. Tied names are cut once, by the first that the plan
+/// matches. Sends nothing. Throws Config for a plan that does not fit (a pattern that matches nothing, a word
+/// that is none, sizes that the ranks cannot share, with those that would do), Usage for a module that is
+/// parallel already, before anything is changed.
 TensorParallel parallelize(torch::nn::Module& module, const TensorParallelPlan& plan, const Mesh& mesh,
                            const TensorParallelOptions& options = {});
 
 /// Whether a tensor is a parameter or an activation of which ranks hold parts.
 bool is_tensor_parallel(const at::Tensor& tensor);
+
+/// The whole of an activation of which ranks hold parts, for code that reads its values; others as they are.
+/// Collective over the axis.
+at::Tensor gathered(const at::Tensor& activation);
 
 }  // namespace zero

@@ -82,7 +82,18 @@ void check_ranks(const Config& c, int ranks) {
             key + ": expected 1, got " + to_string(value) + ": there is no " + what + " yet",
             "set it to 1 or remove the key");
   };
-  not_yet(c.parallel.tensor, "parallel.tensor", "tensor parallelism");
+  require(ranks % c.parallel.tensor == 0, ErrorKind::Config, c.place("parallel.tensor"),
+          "parallel.tensor: expected a divisor of the " + to_string(ranks) + " ranks, got " +
+              to_string(c.parallel.tensor));
+  require(
+      c.parallel.tensor > 1 || !c.parallel.sequence, ErrorKind::Config, c.place("parallel.sequence"),
+      "parallel.sequence: the sequence is cut over the ranks that share a layer, and parallel.tensor is 1",
+      "set parallel.tensor, or remove the key");
+  require(
+      c.parallel.tensor == 1 || c.recompute.every == kRecomputeNone, ErrorKind::Unsupported,
+      c.place("parallel.tensor"),
+      "parallel.tensor: expected 1, got " + to_string(c.parallel.tensor) + ", with activation checkpointing",
+      "remove one of the two");
   not_yet(c.parallel.pipeline, "parallel.pipeline", "pipeline parallelism");
   const int group = c.parallel.shard_group_ranks;
   require(group == 0 || (group <= ranks && ranks % group == 0), ErrorKind::Config,
@@ -154,11 +165,13 @@ OptimizerRule OptimizerConfig::effective_rule() const {
                .bias_correction = adam->bias_correction};
 }
 
+int data_ranks(const Config& config, int ranks) { return ranks / config.parallel.tensor; }
+
 Config resolve(Config config, int ranks) {
   // A Config made or changed by a program has been checked by nobody: reading its JSON checks every value.
   parse_config(to_json(config), "configuration as printed by to_json");
   check_ranks(config, ranks);
-  resolve_batch(config, ranks);
+  resolve_batch(config, data_ranks(config, ranks));
   config::derive(config);
   return config;
 }

@@ -33,8 +33,11 @@ Row parallel_row() {
       "parallel",
       {field("ranks", ZERO_AT(parallel.ranks), null_as(0, count(1)),
              "ranks that must come; null: any number"),
-       field("tensor", ZERO_AT(parallel.tensor), count(1),
-             "ranks that share each layer, the mesh's axis tp; only 1 for now"),
+       field("tensor", ZERO_AT(parallel.tensor), count(1), "ranks that share each layer, the mesh's axis tp"),
+       field("sequence", ZERO_AT(parallel.sequence), boolean(),
+             "between layers these ranks share the sequence, too"),
+       field("vocabulary", ZERO_AT(parallel.vocabulary), boolean(),
+             "these ranks share embedding, head and loss; false: all compute the same"),
        field("pipeline", ZERO_AT(parallel.pipeline), count(1),
              "stages of layers, the mesh's axis pp; only 1 for now"),
        field("shard_group", ZERO_AT(parallel.shard_group_ranks), null_as(0, count(1)),
@@ -51,6 +54,46 @@ Row parallel_row() {
              "compute threads; null: the cores divided by the local ranks"),
        field("bind_cores", ZERO_AT(parallel.bind_cores), boolean(),
              "keep each rank on its part of the host's cores; for ranks that have the host to themselves")});
+}
+
+// DeepSpeed's 0 is off.
+Format<int> autotp_size() {
+  Format<int> format = count(0);
+  format.expected = "an integer >= 0";
+  format.parse = [](const Value& value, int& out) {
+    if (!count(0).parse(value, out)) return false;
+    out = std::max(out, 1);
+    return true;
+  };
+  return format;
+}
+
+// A switch that says the opposite.
+Format<bool> disabled() {
+  Format<bool> format = boolean();
+  format.parse = [](const Value& value, bool& out) {
+    if (!boolean().parse(value, out)) return false;
+    out = !out;
+    return true;
+  };
+  return format;
+}
+
+// DeepSpeed's and optimum-neuron's names of parallel.tensor and what belongs to it.
+Rows tensor_parallel_rows() {
+  const char* const kPlan = "our models have plans of their own";
+  return {
+      section<Config>("tensor_parallel",
+                      {shorthand("autotp_size", ZERO_AT(parallel.tensor), autotp_size(), "parallel.tensor",
+                                 "ranks that share each layer; 0: 1 (parallel.tensor)"),
+                       off("preset_model", {nullptr}, kPlan), off("partition_config", {nullptr}, kPlan),
+                       off("tp_overlap_comm", {false}, "sums are waited for")}),
+      shorthand("tensor_parallel_size", ZERO_AT(parallel.tensor), count(1), "parallel.tensor",
+                "optimum-neuron's name of parallel.tensor"),
+      shorthand("disable_sequence_parallel", ZERO_AT(parallel.sequence), disabled(), "parallel.sequence",
+                "optimum-neuron's: not parallel.sequence"),
+      shorthand("disable_embedding_parallelization", ZERO_AT(parallel.vocabulary), disabled(),
+                "parallel.vocabulary", "optimum-neuron's: not parallel.vocabulary")};
 }
 
 Row cuda_row() {
@@ -252,27 +295,30 @@ Row parameter_groups_row() {
 }  // namespace
 
 Rows own_rows() {
-  return {ignored_text("$schema", "where an editor finds the schema that `zero config --schema` prints"),
-          parameter_groups_row(),
-          field("frozen", ZERO_AT(frozen), list_of_globs(), "names of parameters that are not trained"),
-          field("trainable", ZERO_AT(trainable), list_of_globs(),
-                "if any are given, only these names are trained"),
-          lora_row(),
-          residency_row(),
-          offload_row(),
-          aio_row(),
-          gemini_row(),
-          activation_checkpointing_row(),
-          field("cpu_operators", ZERO_AT(cpu_operators), boolean(),
-                "on CPU, kernels of our own for attention, GELU and products of bf16, the same to rounding; "
-                "false: LibTorch's"),
-          model_row(),
-          data_row(),
-          parallel_row(),
-          cuda_row(),
-          checkpoint_row(),
-          logging_row(),
-          run_row()};
+  Rows rows{
+      ignored_text("$schema", "where an editor finds the schema that `zero config --schema` prints"),
+      parameter_groups_row(),
+      field("frozen", ZERO_AT(frozen), list_of_globs(), "names of parameters that are not trained"),
+      field("trainable", ZERO_AT(trainable), list_of_globs(),
+            "if any are given, only these names are trained"),
+      lora_row(),
+      residency_row(),
+      offload_row(),
+      aio_row(),
+      gemini_row(),
+      activation_checkpointing_row(),
+      field("cpu_operators", ZERO_AT(cpu_operators), boolean(),
+            "on CPU, kernels of our own for attention, GELU and products of bf16, the same to rounding; "
+            "false: LibTorch's"),
+      model_row(),
+      data_row(),
+      parallel_row(),
+      cuda_row(),
+      checkpoint_row(),
+      logging_row(),
+      run_row()};
+  for (Row& row : tensor_parallel_rows()) rows.push_back(std::move(row));
+  return rows;
 }
 
 }  // namespace zero::config

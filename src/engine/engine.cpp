@@ -141,6 +141,7 @@ struct ForwardScope::Guards {
   std::optional<InterceptOperators> intercept;
   // TorchScript's optimised graphs may run fused kernels that read storages without the dispatcher.
   torch::jit::GraphOptimizerEnabledGuard plain_graphs{false};
+  std::shared_ptr<void> around;
   bool evaluates = false;  // this scope opened an evaluation's pass
 };
 
@@ -156,6 +157,7 @@ ForwardScope::ForwardScope(EngineState& state) : state_(state) {
       state.open_pass();
   }
   guards->intercept.emplace(nullptr, cpu_operators(state.model.plan.cpu_operators));
+  if (state.model.options.around_forward) guards->around = state.model.options.around_forward();
   state.in_forward = true;
   guards_ = std::move(guards);
 }

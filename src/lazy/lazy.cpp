@@ -31,6 +31,11 @@ LazyScope::LazyScope() {
   auto tape = current_or_new_tape();
   state_ = std::unique_ptr<State>(new State{tape, InterceptOperators(tape)});
 }
+LazyScope::LazyScope(const at::Tensor& lazy) {
+  HollowTag* tag = hollow_tag(lazy);
+  require(tag != nullptr, ErrorKind::Usage, "lazily_with", "the tensor is not lazy");
+  state_ = std::unique_ptr<State>(new State{tag->tape, InterceptOperators(tag->tape)});
+}
 LazyScope::~LazyScope() = default;
 
 }  // namespace detail

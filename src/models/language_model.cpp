@@ -53,7 +53,7 @@ LanguageModel::LanguageModel(std::string name, int64_t vocab_size, int64_t conte
     : name_(std::move(name)), vocab_size_(vocab_size), context_length_(context_length) {}
 
 torch::Tensor LanguageModel::forward(const torch::Tensor& tokens) {
-  return last_part(run_blocks(first_part(tokens), 0, block_count()));
+  return gathered(last_part(run_blocks(first_part(tokens), 0, block_count())));
 }
 
 torch::Tensor LanguageModel::forward(const torch::Tensor& tokens, KeyValueCache& cache) {
@@ -61,7 +61,7 @@ torch::Tensor LanguageModel::forward(const torch::Tensor& tokens, KeyValueCache&
           "a key-value cache carries no gradients", "call it under torch::NoGradGuard");
   const torch::Tensor last = run_blocks(first_part(tokens, cache.length()), 0, block_count(), &cache);
   cache.advance(tokens.size(1));
-  return last_part(last);
+  return gathered(last_part(last));
 }
 
 torch::Tensor LanguageModel::loss(const torch::Tensor& tokens, const torch::Tensor& targets) {

@@ -64,6 +64,8 @@ PlanAnswer answer_config(const PlanRequest& request,
   if (ranks == 0) ranks = config.parallel.ranks == 0 ? 1 : config.parallel.ranks;
   use_budgets(request, memory, config);
   config = resolve(std::move(config), ranks);
+  require(config.parallel.tensor == 1, ErrorKind::Unsupported, config.place("parallel.tensor"),
+          "parallel.tensor: plans do not know of ranks that share layers", "set it to 1 or remove the key");
   TierMachine machine;
   if (request.machine && config.offload.is_auto())
     machine = request.machine(config.offload, std::max(1, ranks / request.hosts));

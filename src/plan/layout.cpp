@@ -198,8 +198,10 @@ class UnitBuilder {
       part.global_shape = spec.shape;
       part.box = Box::whole(spec.shape);
     }
-    require(part.box.is_inside(part.global_shape) && part.box.size == spec.shape, ErrorKind::Config,
-            spec.name,
+    const auto is_inside = [&](const Box& box) { return box.is_inside(part.global_shape); };
+    const bool are_inside =
+        is_inside(part.box) && std::all_of(part.beside.begin(), part.beside.end(), is_inside);
+    require(are_inside && part.shape() == spec.shape, ErrorKind::Config, spec.name,
             "its shape is " + shape_text(spec.shape) + ", but it is said to hold " + to_string(part.box) +
                 " of " + shape_text(part.global_shape),
             "give the box that this rank's module holds");

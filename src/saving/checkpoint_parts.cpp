@@ -1,5 +1,9 @@
 #include "saving/checkpoint_parts.h"
 
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
 #include "checkpoint/names.h"
 #include "optim/split_master.h"
 #include "zero/error.h"
@@ -52,7 +56,32 @@ std::vector<int64_t> shape_of_scales(const std::string& name, const ParameterPar
   return {(numel + each - 1) / each};
 }
 
+// Elements [begin, begin + numel) of a tensor that ranks hold whole.
+std::vector<PartPiece> whole_piece(const std::vector<int64_t>& shape, int64_t begin, int64_t numel) {
+  return pieces_of({shape, Box::whole(shape), {}}, begin, numel);
+}
+
 }  // namespace
+
+at::Tensor taken_piece(const at::Tensor& values, const PartPiece& piece) {
+  const at::Tensor taken = at::empty({piece.range.numel}, values.options());
+  const auto size = static_cast<int64_t>(values.element_size());
+  const auto* from = static_cast<const char*>(values.const_data_ptr());
+  auto* to = static_cast<char*>(taken.mutable_data_ptr());
+  piece.for_each_run([&](int64_t at, int64_t in_range, int64_t numel) {
+    std::memcpy(to + in_range * size, from + at * size, static_cast<size_t>(numel * size));
+  });
+  return taken;
+}
+
+void put_piece(const at::Tensor& piece_values, const PartPiece& piece, const at::Tensor& values) {
+  const auto size = static_cast<int64_t>(values.element_size());
+  const auto* from = static_cast<const char*>(piece_values.const_data_ptr());
+  auto* to = static_cast<char*>(values.mutable_data_ptr());
+  piece.for_each_run([&](int64_t at, int64_t in_range, int64_t numel) {
+    std::memcpy(to + at * size, from + in_range * size, static_cast<size_t>(numel * size));
+  });
+}
 
 std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas) {
   std::vector<Part> result;
@@ -73,9 +102,9 @@ std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas) {
                     end = std::min(segment.begin + to * each, segment.end);
       result.push_back({.name = prefix + segment.name,
                         .shape = each == 1 ? held.global_shape : shape_of_scales(segment.name, held, each),
-                        .range = each == 1 ? BoxRange{held.box, segment.parameter_begin + from, to - from}
-                                           : BoxRange::flat(shape_of_scales(segment.name, held, each),
-                                                            segment.parameter_begin / each + from, to - from),
+                        .pieces = each == 1 ? pieces_of(held, segment.parameter_begin + from, to - from)
+                                            : whole_piece(shape_of_scales(segment.name, held, each),
+                                                          segment.parameter_begin / each + from, to - from),
                         .states = &model.states,
                         .where = {.unit = unit, .begin = begin, .end = end},
                         .kind = kind,

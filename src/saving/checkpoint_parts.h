@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/part_pieces.h"
 #include "sharding/sharded_model.h"
-#include "zero/box.h"
 
 namespace zero::detail {
 
@@ -33,7 +33,8 @@ struct PartValues {
 struct Part {
   std::string name;            // in the checkpoint
   std::vector<int64_t> shape;  // of the whole parameter
-  BoxRange range;              // of it
+  // Of it, in the order of its boxes; several where the rank holds several boxes of the parameter, joined.
+  std::vector<PartPiece> pieces;
   StateStore* states = nullptr;
   StatePiece where;                   // in there
   std::string kind;                   // of the values
@@ -41,6 +42,8 @@ struct Part {
   at::ScalarType dtype = at::kFloat;  // in the checkpoint
   int64_t elements_each = 1;          // of the parameter, that share a value
 
+  bool is_joined() const { return pieces.size() != 1 || pieces[0].row != pieces[0].part_row; }
+  const BoxRange& range() const { return pieces.front().range; }  // unless it is joined
   int64_t numel() const { return (where.end - where.begin + elements_each - 1) / elements_each; }
   int64_t bytes() const { return numel() * static_cast<int64_t>(c10::elementSize(dtype)); }
   bool is_on_disk() const {
@@ -50,6 +53,10 @@ struct Part {
   PartValues borrow(StateStore::Use use, int64_t begin, int64_t count) const;
   PartValues borrow(StateStore::Use use) const { return borrow(use, 0, numel()); }
 };
+
+/// A piece's values among those of its part, on the CPU and contiguous, in the order of its range; and back.
+at::Tensor taken_piece(const at::Tensor& values, const PartPiece& piece);
+void put_piece(const at::Tensor& piece_values, const PartPiece& piece, const at::Tensor& values);
 
 /// The parts of all parameters in this rank's shards, those of one unit and kind together. With
 /// `share_among_replicas`, each of the ranks that hold the same values, along whichever axes, has its share

@@ -44,9 +44,14 @@ std::map<std::string, uint64_t> frozen_fingerprints(ShardedModel& model) {
     if (is_frozen(model, std::string(kModelPrefix) + name)) sums[name] = 0;
   if (sums.empty() && model.all.size() == model.mesh.size()) return sums;
   for (const Part& part : parts_of(model, /*share_among_replicas=*/true))
-    if (is_frozen(model, part.name))
-      sums[part.name.substr(kModelPrefix.size())] +=
-          fingerprint_of(part.borrow(StateStore::Use::Read).values, part.shape, part.range);
+    if (is_frozen(model, part.name)) {
+      const PartValues lent = part.borrow(StateStore::Use::Read);
+      uint64_t& sum = sums[part.name.substr(kModelPrefix.size())];
+      const at::Tensor values = part.is_joined() ? lent.values.cpu().contiguous() : lent.values;
+      for (const PartPiece& piece : part.pieces)
+        sum +=
+            fingerprint_of(part.is_joined() ? taken_piece(values, piece) : values, part.shape, piece.range);
+    }
 
   // Ranks along other axes may hold other parameters, or other boxes of them.
   checkpoint::Json mine = checkpoint::Json::object();

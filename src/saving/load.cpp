@@ -31,6 +31,20 @@ void read_into(const CheckpointReader& reader, const std::string& name, const Bo
   into.view({-1}).copy_(values);
 }
 
+// The boxes of a part that holds several, one by one.
+void read_joined(const CheckpointReader& reader, const Part& part, const PartValues& into) {
+  const at::Tensor values = at::empty({part.numel()}, part.dtype);
+  for (const PartPiece& piece : part.pieces) {
+    const at::Tensor read = at::empty({piece.range.numel}, part.dtype);
+    read_into(reader, part.name, piece.range, read);
+    put_piece(read, piece, values);
+  }
+  if (part.is_split)
+    split_master(values.to(into.values.device()), into.values, into.remainder);
+  else
+    at::Tensor(into.values).copy_(values);
+}
+
 // The fp32 values of a split master, a piece at a time: whole checksum blocks where the parts are those that
 // were saved.
 void read_split(const CheckpointReader& reader, const Part& part, const PartValues& into) {
@@ -40,7 +54,7 @@ void read_split(const CheckpointReader& reader, const Part& part, const PartValu
   for (int64_t at = 0; at < part.numel(); at += kPieceNumel) {
     const int64_t count = std::min(kPieceNumel, part.numel() - at);
     const at::Tensor piece = buffer.narrow(0, 0, count);
-    read_into(reader, part.name, part.range.part(at, count), piece);
+    read_into(reader, part.name, part.range().part(at, count), piece);
     split_master(piece, into.values.narrow(0, at, count), into.remainder.narrow(0, at, count));
   }
 }
@@ -132,10 +146,12 @@ void read_all_values(ShardedModel& model, const CheckpointReader& reader, const 
   for (const Part& part : parts_of(model, /*share_among_replicas=*/false)) {
     if (saved.left_out && is_frozen(model, part.name)) continue;
     const PartValues into = part.borrow(StateStore::Use::Write);
-    if (part.is_split)
+    if (part.is_joined())
+      read_joined(reader, part, into);
+    else if (part.is_split)
       read_split(reader, part, into);
     else
-      read_into(reader, part.name, part.range, into.values);
+      read_into(reader, part.name, part.range(), into.values);
   }
   for (const Unit& unit : model.units) {
     if (unit.master != MasterForm::Whole) continue;

@@ -24,10 +24,12 @@ class Collector {
   }
 
   void add(const Part& part) {
+    if (part.is_joined()) return add_joined(part);
     if (part.is_on_disk()) return add_from_disk(part);
     const PartValues lent = part.borrow(StateStore::Use::Read);
     const bool as_it_lies = !room_.defined() && !part.is_split;
-    push(part.name, part.shape, part.range, as_it_lies ? lent.values.cpu().contiguous() : copied(part, lent));
+    push(part.name, part.shape, part.range(),
+         as_it_lies ? lent.values.cpu().contiguous() : copied(part, lent));
     if (as_it_lies) result_.leases.push_back(lent.lease);
   }
   // Small ones: a copy costs nothing.
@@ -43,7 +45,7 @@ class Collector {
  private:
   // A block at a time, when the file is written.
   void add_from_disk(const Part& part) {
-    TensorPiece piece{part.name, dtype_of(part.dtype), part.shape, part.range, nullptr};
+    TensorPiece piece{part.name, dtype_of(part.dtype), part.shape, part.range(), nullptr};
     piece.fill = [part](int64_t begin_bytes, std::span<std::byte> out) {
       const auto size = static_cast<int64_t>(c10::elementSize(part.dtype));
       const int64_t count = static_cast<int64_t>(out.size()) / size;
@@ -52,6 +54,13 @@ class Collector {
           .copy_to(at::from_blob(out.data(), {count}, part.dtype));
     };
     result_.pieces.push_back(std::move(piece));
+  }
+  // Its boxes one by one: what lies beside each other in the part does not in the whole.
+  void add_joined(const Part& part) {
+    const at::Tensor values = at::empty({part.numel()}, part.dtype);
+    part.borrow(StateStore::Use::Read).copy_to(values);
+    for (const PartPiece& piece : part.pieces)
+      push(part.name, part.shape, piece.range, taken_piece(values, piece));
   }
   at::Tensor copied(const Part& part, const PartValues& lent) {
     at::Tensor place;
@@ -105,7 +114,8 @@ Snapshot take_snapshot(ShardedModel& model, bool copies, bool with_frozen) {
     parts = parts_of(model, /*share_among_replicas=*/true);
     if (!with_frozen) std::erase_if(parts, [&](const Part& part) { return is_frozen(model, part.name); });
     for (const auto& [name, buffer] : model.buffers) buffers.push_back(buffer.cpu().contiguous());
-    for (const Part& part : parts) room += part.is_on_disk() ? 0 : Collector::room_of(part);
+    for (const Part& part : parts)
+      room += part.is_on_disk() || part.is_joined() ? 0 : Collector::room_of(part);
   });
   const std::vector<char> differ = own_buffers(model, buffers);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/part_pieces.h"
 #include "compute/memory_purpose.h"
 #include "compute/wait_place.h"
 #include "mesh/group_parts.h"
@@ -57,6 +58,7 @@ class Initialiser {
   void take_buffer(size_t index, const at::Tensor& value, const at::Tensor& found);
   void take_bits_of_first_replica();
   void read_values(int parameter);
+  void read_piece(int parameter, int64_t begin, const at::Tensor& out) const;
   void make_views(int parameter);
 
   ShardedModel& model_;
@@ -185,7 +187,7 @@ void Initialiser::read_values(int parameter) {
     for (int64_t at = begin; at < end; at += kPieceNumel) {
       const int64_t stop = std::min(end, at + kPieceNumel);
       const at::Tensor piece = buffer.narrow(0, 0, stop - at);
-      elsewhere_->read(name(parameter), BoxRange{spot.part.box, at, stop - at}, piece);
+      read_piece(parameter, at, piece);
       if (unit.owns_whole()) unit.full.narrow(0, spot.offset + at, stop - at).copy_(piece);
       for (const ShardSegment& segment : mine) {
         const int64_t first = std::max(at, segment.parameter_begin);
@@ -199,6 +201,20 @@ void Initialiser::read_values(int parameter) {
   if (unit.owns_whole()) return read(0, spot.numel);
   for (const ShardSegment& segment : mine)
     read(segment.parameter_begin, segment.parameter_begin + segment.numel());
+}
+
+// Elements of a parameter from `begin` on, box by box where this rank holds several.
+void Initialiser::read_piece(int parameter, int64_t begin, const at::Tensor& out) const {
+  const ParameterPart& part = model_.spot_of(parameter).part;
+  if (part.beside.empty())
+    return elsewhere_->read(name(parameter), BoxRange{part.box, begin, out.numel()}, out);
+  for (const PartPiece& piece : pieces_of(part, begin, out.numel())) {
+    const at::Tensor read = at::empty({piece.range.numel}, out.options());
+    elsewhere_->read(name(parameter), piece.range, read);
+    piece.for_each_run([&](int64_t at, int64_t in_range, int64_t numel) {
+      out.narrow(0, at, numel).copy_(read.narrow(0, in_range, numel));
+    });
+  }
 }
 
 void Initialiser::give_buffers_to_module() {

@@ -96,7 +96,7 @@ Decision decide(const torch::nn::Module& module, const TensorParallelPlan& plan,
 
 at::Tensor own_part(const at::Tensor& whole, const Cut& cut, Place place) {
   const auto part = [&] { return part_of(whole.detach(), cut, place).clone(at::MemoryFormat::Contiguous); };
-  return is_lazy(whole) ? lazily(part) : part();
+  return is_lazy(whole) ? lazily_with(whole, part) : part();
 }
 
 }  // namespace
@@ -118,6 +118,7 @@ TensorParallel::Scope::~Scope() {
 
 void TensorParallel::add_to(EngineOptions& options) const {
   for (const auto& [name, part] : parts_) options.parts[name] = part;
+  if (axis_) options.around_forward = [parallel = *this] { return std::make_shared<Scope>(parallel); };
 }
 
 at::Tensor TensorParallel::part_of(const std::string& name, const at::Tensor& whole) const {
@@ -145,10 +146,14 @@ TensorParallelReport TensorParallel::report() const {
 
 TensorParallel parallelize(torch::nn::Module& module, const TensorParallelPlan& plan, const Mesh& mesh,
                            const TensorParallelOptions& options) {
-  const Group group = mesh.group("tp");
-  detail::Decision decision = detail::decide(module, plan, group.size());
+  const auto axes = mesh.axes();
+  const bool has_axis =
+      std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.name == "tp"; });
+  const int ranks = has_axis ? mesh.group("tp").size() : 1;
+  detail::Decision decision = detail::decide(module, plan, ranks);
   TensorParallel result;
-  if (group.size() == 1) return result;
+  if (ranks == 1) return result;
+  const Group group = mesh.group("tp");
   detail::register_parallel_operators();
   result.axis_ = std::make_shared<detail::TensorAxis>(group, options.sequence, options.gather_unknown);
   result.replicated_ = std::move(decision.replicated);
@@ -157,11 +162,17 @@ TensorParallel parallelize(torch::nn::Module& module, const TensorParallelPlan& 
   for (const MarkedParameters::Parameter& parameter : decision.cut) {
     at::Tensor tensor = parameter.tensor;
     tensor.set_data(detail::own_part(tensor, parameter.cut, place));
+    detail::mark_parameter(tensor, {result.axis_, parameter.cut, parameter.is_gathered});
     for (const std::string& name : parameter.names)
       result.parts_[name] = detail::part_description(parameter.shape, parameter.cut, place);
   }
   result.parameters_ = std::make_shared<const MarkedParameters>(MarkedParameters{std::move(decision.cut)});
   return result;
+}
+
+at::Tensor gathered(const at::Tensor& activation) {
+  const detail::Value value = detail::value_of(activation);
+  return value.cut ? value.axis->gather(value.tensor, value.cut, /*for_parts=*/false) : value.tensor;
 }
 
 bool is_tensor_parallel(const at::Tensor& tensor) { return detail::is_parallel(tensor); }

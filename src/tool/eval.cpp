@@ -54,7 +54,7 @@ int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const
   const TokenFile file = open_data(arguments, saved);
   use_training_allocator();
   prepare_compute_threads(compute_threads_of(saved.config, job.local_size));
-  MeshOptions mesh_options = mesh_options_of(saved.config);
+  MeshOptions mesh_options = mesh_for_inference(saved.config, job.size);
   device.open(mesh_options, /*trace=*/false);
   const Mesh mesh = Mesh::join(job, mesh_options);
   use_cuda_settings(saved.config, mesh.device());

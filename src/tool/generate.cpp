@@ -73,7 +73,7 @@ int generate_here(const GenerateArguments& arguments, const Request& request, co
                   ToolDevice& device) {
   use_training_allocator();
   prepare_compute_threads(compute_threads_of(request.saved.config, job.local_size));
-  MeshOptions mesh_options = mesh_options_of(request.saved.config);
+  MeshOptions mesh_options = mesh_for_inference(request.saved.config, job.size);
   device.open(mesh_options, /*trace=*/false);
   const Mesh mesh = Mesh::join(job, mesh_options);
   use_cuda_settings(request.saved.config, mesh.device());

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "zero/error.h"
+#include "zero/from_config.h"
 
 namespace zero::tool {
 
@@ -18,6 +19,13 @@ Ranks ranks_of(int wanted) {
           "leave --ranks out under a launcher");
   ranks.starts = !launched && ranks.ranks > 1;
   return ranks;
+}
+
+MeshOptions mesh_for_inference(const Config& config, int ranks) {
+  MeshOptions options = mesh_options_of(config);
+  for (Axis& axis : options.axes)
+    if (axis.name == "tp" && ranks % axis.size != 0) axis.size = 1;
+  return options;
 }
 
 }  // namespace zero::tool

@@ -65,6 +65,9 @@ int run_simulate(int argc, char** argv) {
   Config config = adopt_model(load_config(arguments.config, arguments.overrides));
   options.ranks = arguments.ranks != 0 ? arguments.ranks : std::max(1, config.parallel.ranks);
   config = resolve(std::move(config), options.ranks);
+  require(config.parallel.tensor == 1, ErrorKind::Unsupported, config.place("parallel.tensor"),
+          "parallel.tensor: one rank alone cannot be simulated of several that share layers",
+          "set it to 1 or remove the key");
   if (options.trace) check_trace_file(arguments.trace);
   for (const std::string& note : config.origin.notes) std::cerr << "zero: note: " << note << "\n";
   at::set_num_threads(1);  // what is computed is small

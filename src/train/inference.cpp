@@ -12,6 +12,7 @@
 #include "saving/frozen.h"
 #include "train/older_checkpoint.h"
 #include "train/saved_values.h"
+#include "train/training_model.h"
 #include "zero/lazy.h"
 #include "zero/model_shape.h"
 #include "zero/placement.h"
@@ -31,8 +32,9 @@ std::shared_ptr<LanguageModel> lazy_inference_model(const Config& config) {
 }
 
 EngineOptions engine_options(const Config& config, int64_t budget_bytes,
-                             std::shared_ptr<const InitialValues> values) {
+                             std::shared_ptr<const InitialValues> values, const TensorParallel& parallel) {
   EngineOptions options;
+  parallel.add_to(options);
   options.stage = stage_that_shards_parameters();
   options.dtype = config.precision.param_dtype.value_or(Dtype::f32);
   options.budget_bytes = budget_bytes;
@@ -45,13 +47,14 @@ EngineOptions engine_options(const Config& config, int64_t budget_bytes,
 
 // One unit at a time is whole.
 void check_left_out(const SavedModel& saved, const training::SavedValues& values, LanguageModel& model,
-                    Engine& engine, const Mesh& mesh) {
+                    Engine& engine, const TensorParallel& parallel, const Mesh& mesh) {
   const auto parameters = model.named_parameters();
   for (const auto& [name, expected] : values.left_out) {
     const std::array names{name};
     const GatherScope scope(engine, names);
+    const at::Tensor whole = parallel.whole_of(name, parameters[name]);
     detail::together(mesh, "frozen parameters",
-                     [&] { values.require_same(saved, name, detail::frozen_fingerprint(parameters[name])); });
+                     [&] { values.require_same(saved, name, detail::frozen_fingerprint(whole)); });
   }
 }
 
@@ -77,9 +80,10 @@ Inference::Inference(const SavedModel& saved, const Mesh& mesh, const InferenceO
       values = training::values_of(saved);
       model_ = lazy_inference_model(saved.config);
     });
+    const TensorParallel parallel = training::parallelized(*model_, saved.config, mesh);
     engine_ = std::make_unique<Engine>(
-        *model_, SGD{}, engine_options(saved.config, options.budget_bytes, values.values), mesh);
-    check_left_out(saved, values, *model_, *engine_, mesh);
+        *model_, SGD{}, engine_options(saved.config, options.budget_bytes, values.values, parallel), mesh);
+    check_left_out(saved, values, *model_, *engine_, parallel, mesh);
   });
 }
 

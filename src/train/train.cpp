@@ -76,14 +76,17 @@ std::shared_ptr<const InitialValues> open_values_together(const Config& config, 
 }
 
 EngineOptions engine_options_with(const Config& config, const Mesh& mesh,
-                                  std::shared_ptr<const InitialValues> values, std::string& placement) {
+                                  std::shared_ptr<const InitialValues> values, const TensorParallel& parallel,
+                                  std::string& placement) {
   EngineOptions options = engine_options_of(config, mesh.group("dp").size());
+  parallel.add_to(options);
   options.initial_values = std::move(values);
   placement = place_states(options, config, mesh);
   return options;
 }
 
-// Every rank drops other activations; neighbouring run seeds must not share streams over ranks either.
+// Every data-parallel rank drops other activations; neighbouring run seeds must not share streams over ranks
+// either.
 uint64_t dropout_seed(int64_t run_seed, int rank) {
   uint64_t x = static_cast<uint64_t>(run_seed) + 0x9e3779b97f4a7c15u;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -125,6 +128,7 @@ class Trainer {
   fs::path checkpoint_;                             // to begin with; empty: none
   std::shared_ptr<LanguageModel> model_;
   std::string placement_;  // what was chosen of where states are
+  TensorParallel parallel_;
   Engine engine_;
   int64_t step_ = 0, position_ = 0;
   bool evaluation_due_ = false;  // of the resumed checkpoint
@@ -142,10 +146,12 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       paths_(training::paths_of(config)),
       checkpoint_(start()),
       model_(training::training_model(config)),
+      parallel_(training::parallelized(*model_, config, mesh)),
       engine_(*model_, optimizer_of(config),
-              engine_options_with(config, mesh, open_values_together(config, mesh, checkpoint_), placement_),
+              engine_options_with(config, mesh, open_values_together(config, mesh, checkpoint_), parallel_,
+                                  placement_),
               mesh) {
-  at::manual_seed(dropout_seed(config.run.seed, mesh.rank()));
+  at::manual_seed(dropout_seed(config.run.seed, mesh.group("dp").rank()));
   result_.loss = std::numeric_limits<double>::quiet_NaN();
   if (!checkpoint_.empty()) resume();
   detail::together(mesh_, "run directory", [&] {
@@ -336,7 +342,7 @@ void Trainer::save(bool evaluation_due, bool is_last) {
 void Trainer::save_adapters() {
   std::map<std::string, std::vector<float>> values;  // on rank 0
   for (const std::string& name : trained_names_of(config_)) {
-    const at::Tensor full = engine_.full_parameter(name).contiguous();
+    const at::Tensor full = parallel_.whole_of(name, engine_.full_parameter(name)).contiguous();
     const float* first = full.const_data_ptr<float>();
     if (mesh_.rank() == 0) values.emplace(name, std::vector<float>(first, first + full.numel()));
   }
@@ -395,7 +401,7 @@ TrainResult Trainer::run() {
 void check_run(const Config& config, int ranks, const TrainOptions& options) {
   trained_names_of(config);
   optimizer_of(config);
-  engine_options_of(config, ranks);
+  engine_options_of(config, data_ranks(config, ranks));
   check_offload(config, ranks);
   const RunData data = open_data(config);
   const fs::path checkpoint = training::find_start(config, options);

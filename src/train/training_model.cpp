@@ -2,7 +2,12 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
+
+#include "base/error_text.h"
+#include "zero/error.h"
 #include "zero/from_config.h"
+#include "zero/language_model_plan.h"
 #include "zero/lazy.h"
 
 namespace zero::training {
@@ -15,6 +20,22 @@ std::shared_ptr<LanguageModel> training_model(const Config& config) {
   freeze(*model, config);
   model->set_recompute(config.recompute);
   return model;
+}
+
+TensorParallel parallelized(LanguageModel& model, const Config& config, const Mesh& mesh) {
+  const ParallelConfig& parallel = config.parallel;
+  const auto axes = mesh.axes();
+  const bool has_axis =
+      std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.name == "tp"; });
+  const int ranks = has_axis ? mesh.group("tp").size() : 1;
+  if (ranks == 1) return {};
+  try {
+    return parallelize(
+        model, tensor_parallel_plan(model, shape_of(config), ranks, {.cuts_vocabulary = parallel.vocabulary}),
+        mesh, {.sequence = parallel.sequence});
+  } catch (const Error& error) {
+    fail(error.kind(), config.place("parallel.tensor"), "parallel.tensor: " + text_without_kind(error));
+  }
 }
 
 }  // namespace zero::training
