@@ -201,8 +201,7 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"zero_optimization": {"zero_hpz_partition_size": 8}})",
       R"({"zero_optimization": {"zenflow": {}}})",
       R"({"zero_optimization": {"round_robin_gradients": true}})",
-      R"({"fp16": {"enabled": true}})",
-      R"({"communication_data_type": "fp16"})",
+      R"({"amp": {"enabled": true}})",
       R"({"gradient_allreduce_op": "sum"})",
       R"({"managed_gradient_accumulation": false})",
       R"({"activation_checkpointing": {"partition_activations": true}})",
@@ -258,9 +257,8 @@ TEST(ConfigErrors, Contradictions) {
   EXPECT_EQ(error_of("{\"data\": {\n\"sequence_length\": 2048}}"),
             "config error: f:2: data.sequence_length: expected at most model.context_length 1024, got 2048");
   EXPECT_EQ(error_of(R"({"bf16": {"enabled": true}, "data_types": {"param_dtype": "fp32"}})"),
-            "config error: f:1: data_types.param_dtype: expected bf16 with bf16.enabled true, got fp32; "
-            "change one of "
-            "the two");
+            "config error: f:1: data_types.param_dtype: expected bf16 with bf16.enabled true and "
+            "fp16.enabled false, got fp32; change one of them");
   EXPECT_EQ(error_of(R"({"optimizer": {"type": "AdamW", "params": {"adam_w_mode": false}}})"),
             "config error: f:1: optimizer.params.adam_w_mode: expected true with type AdamW, got false; "
             "write type Adam "
@@ -328,13 +326,13 @@ TEST(ConfigErrors, TheSameThingTwice) {
 TEST(ConfigErrors, AllProblemsAreReportedInTheOrderOfLines) {
   const std::string error = error_of(
       "{\n\"run\": {\"steps\": 0},\n\"model\": {\"layerz\": 2},\n\"zero_optimization\": {\"stage\": 9},\n"
-      "\"fp16\": {\"enabled\": true}}");
+      "\"amp\": {\"enabled\": true}}");
   EXPECT_EQ(
       error,
       "config error: f:2: run.steps: expected an integer >= 1, got 0\n"
       "config error: f:3: model.layerz: expected a known key, got \"layerz\"; did you mean \"layers\"?\n"
       "config error: f:4: zero_optimization.stage: expected an integer from 0 to 3, got 9\n"
-      "unsupported error: f:5: fp16.enabled: expected false, got true; this version does not do fp16.enabled "
+      "unsupported error: f:5: amp.enabled: expected false, got true; this version does not do amp.enabled "
       "= true: give what is expected, or remove the key");
 }
 
@@ -475,6 +473,14 @@ TEST(ConfigErrors, DamagedTextsNeverDoAnythingElse) {
   }
   EXPECT_GT(accepted, 0);
   EXPECT_GT(refused, 0);
+}
+
+TEST(ConfigErrors, Fp16AndItsScale) {
+  EXPECT_EQ(kind_of(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"), ErrorKind::Config);
+  EXPECT_EQ(kind_of(R"({"fp16": {"enabled": true}, "data_types": {"param_dtype": "bf16"}})"),
+            ErrorKind::Config);
+  EXPECT_EQ(kind_of(R"({"fp16": {"enabled": true, "hysteresis": 0}})"), ErrorKind::Config);
+  EXPECT_EQ(kind_of(R"({"fp16": {"enabled": true, "rule": "apex"}})"), ErrorKind::Config);
 }
 
 }  // namespace

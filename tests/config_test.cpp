@@ -82,6 +82,24 @@ TEST(Config, AutoKeepsTheDefaultInDeepSpeedsOwnSections) {
   EXPECT_FALSE(c.precision.bf16);
 }
 
+TEST(Config, Fp16IsDeepSpeeds) {
+  const Config given =
+      parse(R"({"train_batch_size": 1, "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12,
+      "loss_scale_window": 500, "hysteresis": 3, "consecutive_hysteresis": true, "min_loss_scale": 4,
+      "at_minimum": "skip"}})");
+  EXPECT_EQ(given.precision.loss_scaling, (LossScaling{.initial_scale_power = 12,
+                                                       .window = 500,
+                                                       .hysteresis = 3,
+                                                       .consecutive_hysteresis = true,
+                                                       .min_scale = 4,
+                                                       .at_minimum = LossScaling::AtMinimum::Skip}));
+  EXPECT_EQ(resolve(given, 1).precision.param_dtype, Dtype::f16);
+  const Config defaults = parse(R"({"fp16": {"enabled": true, "rule": "gradscaler"}})");
+  EXPECT_EQ(defaults.precision.loss_scaling, (LossScaling{.rule = LossScaling::Rule::GradScaler}));
+  EXPECT_EQ(parse(R"({"fp16": {"enabled": true, "loss_scale": 128}})").precision.loss_scaling.fixed_scale,
+            128);
+}
+
 TEST(Config, OptimizersAreNamedInAnyCase) {
   EXPECT_EQ(parse(R"({"optimizer": {"type": "adamw"}})").optimizer.rule,
             OptimizerRule(AdamW{.weight_decay = 0}));
@@ -390,7 +408,7 @@ TEST(ConfigKeys, AreUniqueAndComplete) {
   }
   for (const char* known :
        {"zero_optimization.stage", "optimizer.params.lr", "scheduler.params.cycle_max_lr",
-        "parameter_groups[].pattern", "model.size", "run.steps", "fp16", "residency.budget"}) {
+        "parameter_groups[].pattern", "model.size", "run.steps", "fp16.enabled", "residency.budget"}) {
     EXPECT_TRUE(paths.contains(known)) << known;
   }
   EXPECT_GT(paths.size(), 150u);

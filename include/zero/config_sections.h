@@ -11,6 +11,7 @@
 
 #include "zero/communication.h"
 #include "zero/dtype.h"
+#include "zero/loss_scale.h"
 #include "zero/optimizer_rules.h"
 #include "zero/rope_scaling.h"
 #include "zero/shard_unit.h"
@@ -70,11 +71,13 @@ struct OffloadConfig {
   bool operator==(const OffloadConfig&) const = default;
 };
 
-/// `data_types`, `bf16.enabled`, `communication_data_type`: what is kept and sent in which type.
+/// `data_types`, `bf16.enabled`, `fp16`, `communication_data_type`: what is kept and sent in which type.
 struct PrecisionConfig {
-  bool bf16 = false;                  // bf16.enabled: bf16 parameters with an fp32 master copy
-  std::optional<Dtype> param_dtype;   // none: resolve() sets it from bf16; otherwise it must agree with it
-  std::optional<Dtype> buffer_dtype;  // floating-point buffers; none: as the module made them
+  bool bf16 = false;                 // bf16.enabled: bf16 parameters with an fp32 master copy
+  bool fp16 = false;                 // fp16.enabled: fp16 parameters with an fp32 master copy
+  LossScaling loss_scaling;          // with fp16
+  std::optional<Dtype> param_dtype;  // none: resolve() sets it from bf16 and fp16; or it must agree with them
+  std::optional<Dtype> buffer_dtype;         // floating-point buffers; none: as the module made them
   std::optional<Dtype> grad_accum_dtype;     // accumulated gradients; none: resolve() sets fp32
   std::optional<Dtype> communication_dtype;  // gradients on the wire; none: what loses nothing
   bool operator==(const PrecisionConfig&) const = default;

@@ -124,6 +124,14 @@ class Engine {
   void backward(const at::Tensor& loss);
   void backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients);
 
+  /// The same where losses do not count alike (micro-batches of different lengths, labels that are ignored):
+  /// `loss_sum` is a sum over `weight` parts of a batch, usually its tokens with labels. The step's gradient
+  /// is that of all ranks' and micro-batches' sums over all their weights, which is the mean over all parts,
+  /// wherever they were. A rank that is out of data joins with any batch and weight 0: its gradient is 0. All
+  /// losses of a step go this way or none; the last one waits for all ranks' weights. Throws Usage where the
+  /// step has no weight at all.
+  void backward_sum(const at::Tensor& loss_sum, double weight);
+
   /// After the last micro-batch: averages, clips, updates the shards, and ends the pass. Otherwise does
   /// nothing and says so.
   StepResult step();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "zero/dtype.h"
+#include "zero/loss_scale.h"
 #include "zero/lr_schedule.h"
 #include "zero/parameter_group.h"
 #include "zero/parameter_part.h"
@@ -27,14 +28,17 @@ struct EngineOptions {
   int stage = 0;
 
   // What changes results.
-  // Compute type of floating parameters, not fp16 where they train; unset: each keeps its own.
+  // Compute type of floating parameters, fp16 with loss_scaling where they train; unset: each keeps its own.
   std::optional<DtypeOption> dtype = {};
   std::optional<DtypeOption> buffer_dtype = {};  // of floating buffers; unset: `dtype`, or their own
-  int accumulation_steps = 1;    // micro-batches per optimizer step; gradients are averaged over them
+  int accumulation_steps = 1;  // micro-batches per optimizer step; gradients are averaged over them
   // Stages 2 and 3 add up micro-batches on each rank, as 0 and 1 do, and reduce after the last: the bits of
   // these, less traffic, and memory for whole sums. A pipeline does so.
   bool reduce_once = false;
   double gradient_clipping = 0;  // global L2 norm; 0: off
+  // backward() multiplies losses, and what is seen of gradients is divided by it again. With it step() waits
+  // for the device, and a skipped step says where its gradients were not finite.
+  std::optional<LossScaling> loss_scaling = {};
   std::vector<ParameterGroup> groups = {};  // learning rate and decay by name pattern
   std::optional<LrSchedule> schedule = {};  // unset: the optimizer's rate, or what set_learning_rate() says
   // Gradients on the wire; sums are fp32 whatever it is. Unset: the parameters' type where gradients travel

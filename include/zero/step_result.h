@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "zero/optimizer.h"
@@ -20,11 +21,15 @@ class StepResult {
   StepResult(double lr, std::shared_ptr<detail::StepOutcome> outcome)
       : stepped(outcome != nullptr), lr(lr), outcome_(std::move(outcome)) {}
 
-  bool stepped = false;  // false: not at an accumulation boundary yet, nothing happened
-  double lr = 0;         // base rate used
+  bool stepped = false;   // false: not at an accumulation boundary yet, nothing happened
+  double lr = 0;          // base rate used
+  double loss_scale = 1;  // that this step's losses had
 
   /// The gradient was not finite: nothing changed but the gradients, which are gone.
   bool skipped() const;
+  /// Where skipped(): the first parameter whose gradient was not finite and the first rank that had such an
+  /// element of it, "NAME on rank R". Else, and on a device without loss scaling, "".
+  std::string overflow() const;
   /// Norms of the averaged gradient before and after clipping.
   ClipResult clip() const;
 

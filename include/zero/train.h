@@ -40,6 +40,8 @@ struct StepReport {
   int64_t slab_bytes = 0;  // of rank 0's gathered parameters beyond its own, now and at the peak
   int64_t peak_slab_bytes = 0;
   bool skipped = false;                      // the gradient was not finite: nothing changed
+  std::string overflow = {};                 // where: StepResult::overflow
+  double loss_scale = 1;                     // with fp16, of this step's losses
   std::optional<DeviceFigures> device = {};  // of this rank's, where TrainOptions::device_figures is given
 };
 

@@ -26,6 +26,7 @@
 #include "zero/linear_cross_entropy.h"
 #include "zero/llama.h"
 #include "zero/load_model.h"
+#include "zero/loss_scale.h"
 #include "zero/mesh.h"
 #include "zero/model_spec.h"
 #include "zero/optimizer.h"

@@ -254,9 +254,11 @@ Format<Dtype> training_dtype() {
                                         {"bf16", Dtype::bf16},
                                         {"float32", Dtype::f32},
                                         {"bfloat16", Dtype::bf16},
-                                        {"float", Dtype::f32}},
-                                       {"fp16", "float16", "half"});
-  format.expected = or_list({"fp32", "bf16"});
+                                        {"float", Dtype::f32},
+                                        {"fp16", Dtype::f16},
+                                        {"float16", Dtype::f16},
+                                        {"half", Dtype::f16}});
+  format.expected = or_list({"fp32", "bf16", "fp16"});
   return format;
 }
 

@@ -57,7 +57,7 @@ Format<int64_t> bytes();
 /// Where states are: "none", "host", "disk", "auto".
 Format<TierChoice> tier_choice();
 
-/// fp32 and bf16 under DeepSpeed's and PyTorch's names; fp16 is known and unsupported.
+/// fp32 and bf16 under DeepSpeed's and PyTorch's names; fp16 likewise.
 Format<Dtype> training_dtype();
 
 /// Like `format`; null stands for `sentinel`, which is printed as null.

@@ -132,7 +132,7 @@ bool OffloadConfig::uses_disk() const {
 namespace config {
 void derive(Config& c) {
   PrecisionConfig& p = c.precision;
-  if (!p.param_dtype) p.param_dtype = p.bf16 ? Dtype::bf16 : Dtype::f32;
+  if (!p.param_dtype) p.param_dtype = p.bf16 ? Dtype::bf16 : p.fp16 ? Dtype::f16 : Dtype::f32;
   if (!p.grad_accum_dtype) p.grad_accum_dtype = Dtype::f32;
   c.residency.budget_bytes = tighter(c.residency.budget_bytes, c.zero.max_live_numel, *p.param_dtype);
   c.residency.prefetch_bytes = tighter(c.residency.prefetch_bytes, c.zero.prefetch_numel, *p.param_dtype);

@@ -13,12 +13,13 @@ namespace {
 
 Row data_types_row() {
   return section<Config>(
-      "data_types", {field("grad_accum_dtype", ZERO_AT(precision.grad_accum_dtype),
-                           nullable(training_dtype()), "type of accumulated gradients; null: fp32"),
-                     field("param_dtype", ZERO_AT(precision.param_dtype), nullable(training_dtype()),
-                           "type of parameters; null: what bf16.enabled says, and it must agree with that"),
-                     field("buffer_dtype", ZERO_AT(precision.buffer_dtype), nullable(training_dtype()),
-                           "type of floating-point buffers; null: as the model makes them")});
+      "data_types",
+      {field("grad_accum_dtype", ZERO_AT(precision.grad_accum_dtype), nullable(training_dtype()),
+             "type of accumulated gradients; null: fp32"),
+       field("param_dtype", ZERO_AT(precision.param_dtype), nullable(training_dtype()),
+             "type of parameters; null: what bf16.enabled and fp16.enabled say, and it must agree with them"),
+       field("buffer_dtype", ZERO_AT(precision.buffer_dtype), nullable(training_dtype()),
+             "type of floating-point buffers; null: as the model makes them")});
 }
 
 Row bf16_row() {
@@ -32,6 +33,37 @@ Row bf16_row() {
                                off("bf16_optimizer_states", no, "optimizer states are fp32")},
                               true),
               {"bfloat16"});
+}
+
+Row fp16_row() {
+  using Rule = LossScaling::Rule;
+  using AtMinimum = LossScaling::AtMinimum;
+  return section<Config>(
+      "fp16",
+      {field("enabled", ZERO_AT(precision.fp16), boolean(),
+             "fp16 parameters with an fp32 master copy; losses are scaled"),
+       hint("auto_cast", boolean(), false, "what goes into a model are tokens"),
+       field("loss_scale", ZERO_AT(precision.loss_scaling.fixed_scale), number_at_least(0),
+             "the scale of losses for good; 0: dynamic"),
+       field("initial_scale_power", ZERO_AT(precision.loss_scaling.initial_scale_power), count(0, 120),
+             "a dynamic scale begins with 2 to it"),
+       field("loss_scale_window", ZERO_AT(precision.loss_scaling.window), nullable(integer(1)),
+             "steps without an overflow before the scale doubles; null: 1000, GradScaler 2000"),
+       field("hysteresis", ZERO_AT(precision.loss_scaling.hysteresis), count(1),
+             "overflows before the scale halves"),
+       field("consecutive_hysteresis", ZERO_AT(precision.loss_scaling.consecutive_hysteresis), boolean(),
+             "a step without an overflow refills hysteresis; false: only where the scale doubles"),
+       field("min_loss_scale", ZERO_AT(precision.loss_scaling.min_scale), nullable(number_at_least(0)),
+             "the least scale; null: 1, GradScaler 0"),
+       field("rule", ZERO_AT(precision.loss_scaling.rule),
+             choice<Rule>({{"DeepSpeed", Rule::DeepSpeed}, {"GradScaler", Rule::GradScaler}}),
+             "how a dynamic scale moves: as DeepSpeed's, or torch.amp's"),
+       field("at_minimum", ZERO_AT(precision.loss_scaling.at_minimum),
+             choice<AtMinimum>(
+                 {{"stop", AtMinimum::Stop}, {"skip", AtMinimum::Skip}, {"continue", AtMinimum::Continue}}),
+             "an overflow at the least scale: an error, a skipped step, or a scale below it"),
+       off("fp16_master_weights_and_grads", {false}, "the master copy is fp32")},
+      true);
 }
 
 Rows bucket_rows() {
@@ -240,6 +272,7 @@ Rows deepspeed_batch_rows() {
                 "steps between progress lines (logging.print_interval_steps)"),
       data_types_row(),
       bf16_row(),
+      fp16_row(),
   };
 }
 

@@ -22,11 +22,7 @@ Row pipeline_row() {
 }
 
 Rows precision_rows() {
-  return {off_monitor("fp16",
-                      {"auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
-                       "consecutive_hysteresis", "min_loss_scale", "fp16_master_weights_and_grads"},
-                      "no fp16 training; bf16 needs no loss scale"),
-          off_unless_enabled("amp", {"*"}, "no Apex"),
+  return {off_unless_enabled("amp", {"*"}, "no Apex"),
           off_unless_enabled("torch_autocast", {"dtype", "lower_precision_safe_modules"},
                              "parameters have the compute type"),
           hint<Dtype>("seq_parallel_communication_data_type", training_dtype(), Dtype::f32,

@@ -151,13 +151,16 @@ void check_recompute(const Config& c, Checks& checks) {
 }
 
 void check_precision(const Config& c, Checks& checks) {
-  if (!c.precision.param_dtype) return;
-  const Dtype dtype = *c.precision.param_dtype;
-  const Dtype enabled = c.precision.bf16 ? Dtype::bf16 : Dtype::f32;
-  checks.expect(
-      dtype == enabled, "data_types.param_dtype",
-      std::string(to_string(enabled)) + " with bf16.enabled " + (c.precision.bf16 ? "true" : "false"),
-      std::string(to_string(dtype)), "change one of the two");
+  const PrecisionConfig& types = c.precision;
+  checks.expect(!types.fp16 || !types.bf16, "fp16.enabled", "false with bf16.enabled true", "true",
+                "enable one of the two");
+  if (!types.param_dtype) return;
+  const Dtype enabled = types.fp16 ? Dtype::f16 : types.bf16 ? Dtype::bf16 : Dtype::f32;
+  const auto word = [](bool is_on) { return is_on ? "true" : "false"; };
+  checks.expect(*types.param_dtype == enabled, "data_types.param_dtype",
+                std::string(to_string(enabled)) + " with bf16.enabled " + word(types.bf16) +
+                    " and fp16.enabled " + word(types.fp16),
+                std::string(to_string(*types.param_dtype)), "change one of them");
 }
 
 void check_optimizer(const Config& c, Checks& checks) {

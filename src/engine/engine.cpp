@@ -1,11 +1,13 @@
 #include "zero/engine.h"
 
+#include <ATen/ops/full_like.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "autograd/tied_gradients.h"
@@ -46,22 +48,38 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   int parameter_;
 };
 
-// Backwards are the engine's, so their losses would have to be scaled by it.
+// Backwards are the engine's, so their losses are scaled by it.
 void refuse_fp16_training(const ModuleSpec& module, std::optional<DtypeOption> dtype) {
   for (const ParameterSpec& parameter : module.parameters) {
     const bool is_fp16 =
         dtype && is_floating(parameter.dtype) ? *dtype == Dtype::f16 : parameter.dtype == Dtype::f16;
     require(!parameter.trainable || !is_fp16, ErrorKind::Unsupported, parameter.name,
-            "training in fp16 needs loss scaling, which this version does not do: small gradients would be "
-            "lost",
-            "train in bf16 (EngineOptions::dtype), or freeze the parameter");
+            "training in fp16 needs loss scaling: small gradients would be lost",
+            "set EngineOptions::loss_scaling, train in bf16 (EngineOptions::dtype), or freeze the parameter");
   }
   for (const ModuleSpec& child : module.children) refuse_fp16_training(child, dtype);
 }
 
 ModelParameters checked(ModelParameters parameters, const EngineOptions& options) {
-  refuse_fp16_training(parameters.spec, options.dtype);
+  if (options.loss_scaling)
+    validate(*options.loss_scaling);
+  else
+    refuse_fp16_training(parameters.spec, options.dtype);
   return parameters;
+}
+
+// What backward begins with: `gradients` (ones where there are none) times the scale.
+std::vector<at::Tensor> scaled_gradients(const std::vector<at::Tensor>& outputs,
+                                         const std::vector<at::Tensor>& gradients, double scale) {
+  if (scale == 1) return gradients;
+  std::vector<at::Tensor> scaled;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool is_given = i < gradients.size() && gradients[i].defined();
+    require(is_given || outputs[i].numel() == 1, ErrorKind::Usage, "backward",
+            "an output of several elements has no gradient", "give one for each such output");
+    scaled.push_back(is_given ? gradients[i] * scale : at::full_like(outputs[i], scale));
+  }
+  return scaled;
 }
 
 }  // namespace
@@ -72,6 +90,7 @@ EngineState::EngineState(ModelParameters parameters, const OptimizerSpec& optimi
       watch(model),
       base_rate(base_lr(optimizer)),
       link(std::make_shared<HookLink>(HookLink{this})) {
+  if (options.loss_scaling) scaler.emplace(*options.loss_scaling);
   for (int i = 0; i < model.parameter_count(); ++i)
     for (const at::Tensor& tensor : model.tensors_of(i))
       if (tensor.requires_grad())
@@ -95,6 +114,7 @@ void EngineState::require_ready_to_save() {
   require_between_steps("save", "save after step()");
   settle();
   require(!saving, ErrorKind::Usage, "save", "another save is under way", "call finish_save() first");
+  if (scaler) counts.loss_scale = scaler->state();
 }
 
 void EngineState::begin_call() {
@@ -107,7 +127,7 @@ void EngineState::fail_pass(const char* reason) noexcept {
   model.mesh.report_failure(reason);
   try {
     model.gradients->abandon();
-    micro_step = 0;
+    forget_losses();
     model.residency->abandon_passes();
   } catch (...) {
     // The first error is the one to report; this pass is over either way.
@@ -119,9 +139,18 @@ void EngineState::open_pass() {
     model.residency->begin_pass(ResidencyPolicy::Pass::Train);
 }
 
+void EngineState::forget_losses() {
+  micro_step = 0;
+  weight.reset();
+  model.forget_weight();
+}
+
 void EngineState::count_last_step() {
   const std::optional<StepResult> step = std::exchange(uncounted, std::nullopt);
-  if (step) (step->skipped() ? counts.skipped_steps : counts.steps)++;
+  if (!step) return;
+  const bool skipped = step->skipped();
+  (skipped ? counts.skipped_steps : counts.steps)++;
+  if (scaler) scaler->update(skipped);
 }
 
 void EngineState::settle() {
@@ -203,15 +232,40 @@ void Engine::backward(const at::Tensor& loss) {
 }
 
 void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
+  state_->begin_call();
+  state_->require_step_not_due();
+  require(!state_->weight, ErrorKind::Usage, "backward", "this step has losses that are sums",
+          "call backward_sum() for all losses of a step, or for none");
+  state_->backward(outputs, gradients, 1);
+}
+
+void Engine::backward_sum(const at::Tensor& loss_sum, double weight) {
   detail::EngineState& state = *state_;
   state.begin_call();
   state.require_step_not_due();
+  require(loss_sum.defined() && loss_sum.numel() == 1, ErrorKind::Usage, "backward_sum",
+          "expected a scalar loss");
+  require(std::isfinite(weight) && weight >= 0, ErrorKind::Usage, "backward_sum",
+          "weight is " + std::to_string(weight) + ", expected a finite number >= 0");
+  require(state.weight.has_value() || state.micro_step == 0, ErrorKind::Usage, "backward_sum",
+          "this step has losses that are means", "call backward_sum() for all losses of a step, or for none");
+  state.backward({loss_sum}, {}, weight > 0 ? 1 : 0);
+  state.weight = state.weight.value_or(0) + weight;
+  if (state.micro_step == state.model.plan.accumulation_steps) state.model.set_weight(*state.weight);
+}
+
+void detail::EngineState::backward(const std::vector<at::Tensor>& outputs,
+                                   const std::vector<at::Tensor>& gradients, double factor) {
+  detail::EngineState& state = *this;
   const detail::EngineCall call(state, Trace::Row::Compute, "backward");
   const detail::DefaultPurposeScope purpose(detail::MemoryPurpose::Activations);
   for (const at::Tensor& output : outputs)
     require(output.defined() && output.requires_grad(), ErrorKind::Usage, "backward",
             "an output needs no gradient",
             "compute it inside engine.forward() from trainable parameters, without NoGradGuard");
+  if (state.scaler) state.model.loss_scale = state.scaler->scale();
+  const std::vector<at::Tensor> from =
+      detail::scaled_gradients(outputs, gradients, state.model.loss_scale * factor);
   state.open_pass();
   state.model.gradients->begin_backward(state.at_boundary());
   try {
@@ -220,7 +274,7 @@ void Engine::backward(const std::vector<at::Tensor>& outputs, const std::vector<
     {
       detail::InterceptOperators intercept(nullptr, detail::cpu_operators(state.model.plan.cpu_operators));
       state.in_backward = true;
-      torch::autograd::backward(outputs, gradients);
+      torch::autograd::backward(outputs, from);
       state.in_backward = false;
     }
     detail::BypassIntercept bypass;
@@ -244,15 +298,17 @@ StepResult Engine::step() {
   const double rate = state.rate();
   StepResult result =
       state.model.step(rate, schedule ? schedule->betas_at(state.counts.steps) : std::nullopt);
-  state.micro_step = 0;
+  result.loss_scale = state.model.loss_scale;
+  state.forget_losses();
   state.uncounted = result;
+  if (state.scaler) state.count_last_step();  // the next losses need to know
   return result;
 }
 
 void Engine::abandon_pass() {
   state_->begin_call();
   state_->model.gradients->abandon();
-  state_->micro_step = 0;
+  state_->forget_losses();
   state_->model.residency->abandon_passes();
 }
 
@@ -320,6 +376,7 @@ std::string Engine::load(const std::filesystem::path& checkpoint) {
   state_->settle();
   detail::Loaded loaded = detail::load(state_->model, checkpoint);
   state_->counts = loaded.counts;
+  if (state_->scaler && loaded.counts.loss_scale) state_->scaler->set_state(*loaded.counts.loss_scale);
   state_->loaded_bytes += loaded.bytes;
   return loaded.metadata;
 }

@@ -35,6 +35,9 @@ void in_round(EngineState& state, bool is_last, Work work) {
 
 std::unique_ptr<Engine> EngineAccess::make(ModelParameters parameters, const OptimizerSpec& optimizer,
                                            const EngineOptions& options, const Mesh& mesh) {
+  // Portions of backward begin with gradients that the engine never sees.
+  require(!options.loss_scaling, ErrorKind::Unsupported, "pipeline", "its losses are not scaled",
+          "leave EngineOptions::loss_scaling out and train in bf16");
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<EngineState>(std::move(parameters), optimizer, options, mesh)));
 }

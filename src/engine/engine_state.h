@@ -36,6 +36,11 @@ struct EngineState {
   /// How calls begin: rethrows what a scope's destructor had to keep to itself, and refuses what was written
   /// into parameters and would be lost.
   void begin_call();
+  /// Backward, from `gradients` (ones where there are none) times the loss scale and `factor`.
+  void backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+                double factor);
+  /// The step's losses are over, or have never been.
+  void forget_losses();
   /// After an error in forward or backward: tells the other ranks, forgets the pass.
   void fail_pass(const char* reason) noexcept;
   /// Takes over what the last step found out: before the next one, and before what it changed is asked for.
@@ -51,6 +56,8 @@ struct EngineState {
   int micro_step = 0;  // backwards since the last step
   StepCounts counts;   // but for uncounted
   std::optional<StepResult> uncounted;
+  std::optional<LossScaler> scaler;
+  std::optional<double> weight;  // of this step's losses so far, where they are sums
   bool in_forward = false, in_backward = false;
   // Takes a parameter's gradient in place of the sums, where it returns true.
   std::function<bool(int parameter, const at::Tensor& gradient)> takes_gradient;

@@ -10,8 +10,10 @@ namespace zero {
 namespace {
 
 Dtype trained_type(const Config& config, const char* key, Dtype dtype) {
-  require(dtype == Dtype::f32 || dtype == Dtype::bf16, ErrorKind::Unsupported, config.place(key),
-          std::string(key) + ": the engine trains in fp32 or bf16, not in " + std::string(to_string(dtype)));
+  require(dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16, ErrorKind::Unsupported,
+          config.place(key),
+          std::string(key) + ": the engine trains in fp32, bf16 or fp16, not in " +
+              std::string(to_string(dtype)));
   return dtype;
 }
 
@@ -42,6 +44,7 @@ EngineOptions options_from_config(const Config& config, int ranks) {
   EngineOptions options;
   options.stage = config.zero.stage;
   options.dtype = trained_type(config, "data_types.param_dtype", *types.param_dtype);
+  if (types.fp16) options.loss_scaling = types.loss_scaling;
   if (types.buffer_dtype)
     options.buffer_dtype = trained_type(config, "data_types.buffer_dtype", *types.buffer_dtype);
   options.accumulation_dtype = trained_type(config, "data_types.grad_accum_dtype", *types.grad_accum_dtype);

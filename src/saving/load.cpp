@@ -81,9 +81,20 @@ void restore_generator(const CheckpointReader& reader, const std::string& name, 
   generator.set_state(state);
 }
 
+std::optional<LossScaleState> loss_scale_of(const JsonPlace& saved) {
+  if (saved.is_null()) return {};
+  const JsonPlace scale = saved["scale"];
+  if (!scale.value().is_number() || !(scale.value().get<double>() > 0)) scale.expected("a number > 0");
+  return LossScaleState{.scale = scale.value().get<double>(),
+                        .steps = saved["steps"].count(),
+                        .clean_steps = saved["clean_steps"].count(),
+                        .hysteresis = static_cast<int>(saved["hysteresis"].integer(1 << 30))};
+}
+
 // What a checkpoint's metadata say, checked.
 struct Saved {
   int64_t ranks = 0, steps = 0, skipped_steps = 0;
+  std::optional<LossScaleState> loss_scale;
   std::vector<int64_t> parameter_steps;
   std::optional<checkpoint::LeftOut> left_out;
   std::string user;
@@ -99,6 +110,7 @@ Saved read_saved(const ShardedModel& model, const CheckpointReader& reader, cons
   Saved saved{.ranks = engine["ranks"].count(),
               .steps = engine["steps"].count(),
               .skipped_steps = engine["skipped_steps"].count(),
+              .loss_scale = loss_scale_of(engine["loss_scale"]),
               .parameter_steps = {},
               .left_out = left_out_of(engine),
               .user = about.value("user", checkpoint::Json::object()).dump()};
@@ -189,9 +201,10 @@ Loaded load(ShardedModel& model, const std::filesystem::path& checkpoint) {
   model.residency->finish_fetches();
   together(model.mesh, model.mesh.world(), "load", [&] { read_all_values(model, *reader, saved, sources); });
   model.residency->values_changed(/*frozen_too=*/true);
-  return {.counts = {.steps = saved.steps, .skipped_steps = saved.skipped_steps},
-          .bytes = reader->bytes_read(),
-          .metadata = saved.user};
+  return {
+      .counts = {.steps = saved.steps, .skipped_steps = saved.skipped_steps, .loss_scale = saved.loss_scale},
+      .bytes = reader->bytes_read(),
+      .metadata = saved.user};
 }
 
 }  // namespace zero::detail

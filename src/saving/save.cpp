@@ -42,6 +42,11 @@ Json engine_metadata(ShardedModel& model, const StepCounts& counts, const SaveOp
                  {"steps", counts.steps},
                  {"skipped_steps", counts.skipped_steps},
                  {"parameter_steps", steps_by_name(model)}};
+  if (const auto& scale = counts.loss_scale)
+    engine["loss_scale"] = {{"scale", scale->scale},
+                            {"steps", scale->steps},
+                            {"clean_steps", scale->clean_steps},
+                            {"hysteresis", scale->hysteresis}};
   if (!options.frozen_from.empty()) {
     engine["frozen_from"] = options.frozen_from;
     engine["frozen"] = Json::object();

@@ -10,12 +10,14 @@
 
 #include "saving/save_job.h"
 #include "sharding/sharded_model.h"
+#include "zero/loss_scale.h"
 
 namespace zero::detail {
 
 /// How far training has come: optimizer steps taken, and skipped.
 struct StepCounts {
   int64_t steps = 0, skipped_steps = 0;
+  std::optional<LossScaleState> loss_scale = {};
 };
 
 struct SaveOptions {

@@ -21,6 +21,7 @@
 #include "sharding/counted_elements.h"
 #include "sharding/describe_parts.h"
 #include "sharding/initialise.h"
+#include "sharding/overflow.h"
 #include "tiers/disk_states.h"
 #include "zero/error.h"
 #include "zero/torch_dtype.h"
@@ -213,8 +214,21 @@ ShardedModel::Place ShardedModel::place_of(const std::string& name) const {
   return places_[found->second];
 }
 
-double ShardedModel::gradient_scale() const {
-  return gradients->raw_scale() / (static_cast<double>(all.size()) * plan.accumulation_steps);
+double ShardedModel::gradient_scale() const { return gradients->raw_scale() / (divisor() * loss_scale); }
+
+double ShardedModel::divisor() const {
+  if (total_weight_ > 0) return total_weight_;
+  return static_cast<double>(all.size()) * plan.accumulation_steps;
+}
+
+void ShardedModel::set_weight(double own) {
+  const at::Tensor sum = at::full({1}, own, at::TensorOptions(mesh.device()).dtype(at::kDouble));
+  const WaitPlace place("weights of losses");
+  all.all_reduce(sum, Group::Reduce::Sum, "weights of losses").wait();
+  total_weight_ = sum.item<double>();
+  require(total_weight_ > 0, ErrorKind::Usage, "backward_sum",
+          "the losses of this step have no weight on any rank",
+          "end training where all ranks are out of data");
 }
 
 // What this rank adds to the square of the norm, fp64 [1] on the mesh's device. Not finite where any of its
@@ -284,7 +298,11 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
   const OwnWork own;
   const at::Tensor sums = add_up_step();
   StepResult result(lr, under_way_->outcome);
+  const auto outcome = under_way_->outcome;
   update({.lr = lr, .betas = betas}, sums);
+  // Without loss scaling the host does not wait for a device.
+  const bool knows = options.loss_scaling.has_value() || !optimizer->decides_on_device();
+  if (knows && outcome->skipped()) outcome->overflow = first_overflow(*this);
   gradients->clear();
   return result;
 }

@@ -59,6 +59,13 @@ class ShardedModel {
   /// One parameter of flat shards [shard_numel] (one of every rank), as fp32 on CPU. Collective.
   at::Tensor gather(Place place, const at::Tensor& shard) const;
   double gradient_scale() const;
+  double loss_scale = 1;  // that the losses of this step have
+  /// What the sums of this step's gradients are divided by to be averages: all ranks' weights, where the
+  /// losses are sums; else how many losses there are.
+  double divisor() const;
+  /// Adds up the ranks' weights; waits for them. Throws Usage where they are nothing. Collective.
+  void set_weight(double own);
+  void forget_weight() { total_weight_ = 0; }
 
   Mesh mesh;
   EngineOptions options;
@@ -89,6 +96,8 @@ class ShardedModel {
   at::Tensor add_up_step();
   void update(StepInput input, const at::Tensor& sums);
   void run(const StepInput& input);
+
+  double total_weight_ = 0;  // 0: losses are means
 
   ModelParameters model_;
   std::vector<std::string> names_;  // per parameter index

@@ -16,6 +16,8 @@ bool StepOutcome::skipped() { return !std::isfinite(*sums().const_data_ptr<doubl
 
 bool StepResult::skipped() const { return outcome_ != nullptr && outcome_->skipped(); }
 
+std::string StepResult::overflow() const { return outcome_ != nullptr ? outcome_->overflow : ""; }
+
 ClipResult StepResult::clip() const { return outcome_ != nullptr ? outcome_->clip() : ClipResult{}; }
 
 }  // namespace zero

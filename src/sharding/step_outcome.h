@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "compute/host_copies.h"
 #include "zero/optimizer.h"
 
@@ -19,6 +21,8 @@ class StepOutcome {
   ClipResult clip();
   /// The gradient was not finite.
   bool skipped();
+  /// StepResult::overflow's.
+  std::string overflow;
 
  private:
   HostCopy copy_;

@@ -46,6 +46,8 @@ std::string metrics_line(const StepReport& report) {
                {"slab_bytes", report.slab_bytes},
                {"peak_slab_bytes", report.peak_slab_bytes},
                {"skipped", report.skipped}};
+  if (report.loss_scale != 1) json["loss_scale"] = report.loss_scale;
+  if (!report.overflow.empty()) json["overflow"] = report.overflow;
   if (report.device) {
     json["simulated_ms"] = report.device->simulated_ms;
     json["device_bytes"] = report.device->bytes_by_purpose;

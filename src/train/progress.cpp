@@ -68,6 +68,18 @@ std::string bar_line(const std::vector<std::string>& fields, double done, int co
   return "[" + std::string(full, '=') + std::string(bar - full, ' ') + "] " + text;
 }
 
+namespace {
+
+std::string skipped_text(const StepReport& report) {
+  if (!report.skipped) return "";
+  std::string text = "skipped: the gradient is not finite";
+  if (!report.overflow.empty()) text += ": " + report.overflow;
+  if (report.loss_scale != 1) text += format(", loss scale %g", report.loss_scale);
+  return text;
+}
+
+}  // namespace
+
 double Progress::eta_s(const StepReport& report) const {
   const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin_).count();
   return elapsed_s / static_cast<double>(report.step - first_step_) *
@@ -79,7 +91,7 @@ Progress::Fields Progress::fields_of(const StepReport& report) const {
                          static_cast<long long>(last_step_)),
           .loss = format("loss %.4f", report.loss),
           .eta = "ETA " + duration_text(eta_s(report)),
-          .skipped = report.skipped ? "skipped: the gradient is not finite" : "",
+          .skipped = skipped_text(report),
           .speed = human_count(std::llround(tokens_per_s_)) + " tokens/s",
           .lr = format("lr %.2e", report.lr),
           .grad_norm = format("grad norm %.3f", report.grad_norm),

@@ -264,6 +264,8 @@ StepReport Trainer::step() {
   report.slab_bytes = stats.resident_bytes;
   report.peak_slab_bytes = stats.peak_resident_bytes;
   report.skipped = stepped.skipped();
+  report.overflow = stepped.overflow();
+  report.loss_scale = stepped.loss_scale;
   if (options_.device_figures) report.device = options_.device_figures();
   return report;
 }
