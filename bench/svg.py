@@ -35,3 +35,24 @@ def bars(path, title, values, unit):
             f'<text x="10" y="24" font-size="15" font-weight="bold">{escape(title)}</text>']
     with open(path, "w") as file:
         file.write("\n".join([*head, *parts, "</svg>", ""]))
+
+
+def line(path, title, points, x_unit, y_unit):
+    """points: (x, y), ascending; a line through them, from 0 in both directions."""
+    left, top, width, height = 70, 50, 480, 240
+    most_x, most_y = max(x for x, _ in points), 1.15 * max(y for _, y in points)
+    places = [(left + width * x / most_x, top + height * (1 - y / most_y), x, y) for x, y in points]
+    path_text = " ".join(f"{px:.1f},{py:.1f}" for px, py, _, _ in places)
+    colour = KINDS["ours"][0]
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 60}" height="{top + height + 60}" font-family="sans-serif" font-size="13">',
+             '<rect width="100%" height="100%" fill="white"/>',
+             f'<text x="10" y="24" font-size="15" font-weight="bold">{escape(title)}</text>',
+             f'<path d="M{left},{top} V{top + height} H{left + width}" fill="none" stroke="#888888"/>',
+             f'<polyline points="{path_text}" fill="none" stroke="{colour}" stroke-width="2"/>',
+             f'<text x="{left + width / 2}" y="{top + height + 42}" text-anchor="middle" fill="#444444">{escape(x_unit)}</text>']
+    for px, py, x, y in places:
+        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{colour}"/>',
+                  f'<text x="{px:.1f}" y="{py - 10:.1f}" text-anchor="middle">{y:.2f} {escape(y_unit)}</text>',
+                  f'<text x="{px:.1f}" y="{top + height + 20}" text-anchor="middle" fill="#444444">{x:g}</text>']
+    with open(path, "w") as file:
+        file.write("\n".join([*parts, "</svg>", ""]))

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -13,6 +12,7 @@
 
 #include "support/disk_directory.h"
 #include "support/expect_error.h"
+#include "support/faulty_disks.h"
 #include "tiers/disk_states.h"
 #include "zero/error.h"
 
@@ -21,7 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::DiskDirectory;
+using testing::FaultyDisks;
 using testing::TemporaryDirectory;
+using Faults = testing::DiskFaults;
 
 constexpr int64_t kBlock = 8192;
 
@@ -42,57 +44,6 @@ struct Aligned {
   std::unique_ptr<std::byte, decltype(&std::free)> memory;
 };
 
-/// What goes wrong with the transfers of a real device.
-struct Faults {
-  int64_t most_bytes = INT64_MAX;         // of a transfer
-  int interrupted = 0, try_again = 0;     // so many transfers come back with EINTR, EAGAIN
-  int error = 0, error_from = INT32_MAX;  // from this transfer of the chosen kind on
-  bool of_writes = false;
-  int flipped_read = -1;  // this read comes back with one bit changed
-};
-
-class FaultyDevice : public BlockDevice {
- public:
-  FaultyDevice(std::unique_ptr<BlockDevice> real, Faults* faults)
-      : real_(std::move(real)), faults_(*faults) {}
-
-  void start(const Transfer& given) override {
-    Transfer transfer = given;
-    if (faults_.interrupted-- > 0) return late_.push_back({.tag = given.tag, .bytes = -EINTR});
-    if (faults_.try_again-- > 0) return late_.push_back({.tag = given.tag, .bytes = -EAGAIN});
-    int& seen = given.writes ? writes_ : reads_;
-    const int number = seen++;
-    if (given.writes == faults_.of_writes && number >= faults_.error_from)
-      return late_.push_back({.tag = given.tag, .bytes = -faults_.error});
-    if (!given.writes && number == faults_.flipped_read) flipped_ = given;
-    transfer.bytes = std::min(transfer.bytes, faults_.most_bytes);
-    real_->start(transfer);
-  }
-
-  Result wait() override {
-    if (!late_.empty()) {
-      const Result result = late_.front();
-      late_.pop_front();
-      return result;
-    }
-    const Result result = real_->wait();
-    if (flipped_.memory != nullptr && result.tag == flipped_.tag) {
-      flipped_.memory[result.bytes / 2] ^= std::byte{4};
-      flipped_.memory = nullptr;
-    }
-    return result;
-  }
-
-  std::string description() const override { return "faulty " + real_->description(); }
-
- private:
-  std::unique_ptr<BlockDevice> real_;
-  Faults faults_;
-  std::deque<Result> late_;
-  Transfer flipped_;
-  int reads_ = 0, writes_ = 0;
-};
-
 DiskFileOptions options_in(const TemporaryDirectory& directory, int64_t bytes = 1 << 20) {
   return {
       .directory = directory.path(), .bytes = bytes, .block_bytes = kBlock, .queue_depth = 4, .threads = 2};
@@ -100,9 +51,7 @@ DiskFileOptions options_in(const TemporaryDirectory& directory, int64_t bytes = 
 
 DiskFileOptions faulty(const TemporaryDirectory& directory, Faults* faults) {
   DiskFileOptions options = options_in(directory);
-  options.open_device = [faults](int descriptor) {
-    return std::make_unique<FaultyDevice>(open_thread_device(descriptor, 2, ""), faults);
-  };
+  options.open_device = [faults](int descriptor) { return FaultyDisks(*faults).open(descriptor); };
   return options;
 }
 

@@ -44,7 +44,8 @@ struct DiskStats {
   std::string transport;   // "io_uring, past the system's cache"; "" where no states are on disk
   int64_t ring_bytes = 0;  // of memory through which states pass
   int64_t read_bytes = 0, written_bytes = 0;
-  double busy_s = 0;  // time in which the disk was asked for something
+  double busy_s = 0;         // time in which the disk was asked for something
+  int64_t pieces_ahead = 0;  // of states that were updated in backward
 };
 
 /// What the engine holds and has sent, to compare with plan().

@@ -94,6 +94,7 @@ struct RankPlaces {
 /// What the plan needs to know of an optimizer.
 struct OptimizerBytes {
   int64_t states = 8;         // an element: moments, as optimizer_state_bytes() of optimizer.h
+  bool by_element = true;     // updates each element by itself, without norms of parameters
   bool splits_master = true;  // works on masters of which a bf16 parameter holds the upper half
   int64_t block_numel = 1;    // elements of a block, and bytes for each beside its elements' own
   int64_t block_bytes = 0;
@@ -140,12 +141,15 @@ struct RankPlan {
   // unit's sum is written after every micro-batch and read before every one but the first. Rules that look at
   // whole parameters (LAMB) read and write more, and so do gradients that come after their unit was sent.
   int64_t step_read_bytes = 0, step_written_bytes = 0;
+  // New parameters of units that are updated in backward, from then to the step: at most those of all shards
+  // on disk. They come while activations go.
+  int64_t ahead_bytes = 0;
   // Beside a device: the host's memory that a rank takes, for states in Tier::Host, for pieces of those on
   // disk (ring_bytes) and for pieces of what stays on the device while the CPU updates them. 0 on CPU.
   int64_t host_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
   int64_t total_bytes() const {
-    return state_bytes() - offloaded_bytes + (host_bytes > 0 ? 0 : ring_bytes) + staging_bytes +
+    return state_bytes() - offloaded_bytes + (host_bytes > 0 ? 0 : ring_bytes) + staging_bytes + ahead_bytes +
            gather_window_bytes + bucket_bytes + largest_gradient_bytes;
   }
   /// What the system shows as this rank's resident memory, but for activations and the process itself.
@@ -181,7 +185,8 @@ struct Plan {
   int64_t budget_bytes = 0;    // of resident slabs; the whole model where parameters are not sharded
   int64_t prefetch_bytes = 0;  // of slabs gathered ahead; 0 without overlap
   bool overlap = true;
-  bool cpu_operators = true;  // kernels of ours in place of LibTorch's: on CPU only
+  bool cpu_operators = true;      // kernels of ours in place of LibTorch's: on CPU only
+  bool step_in_backward = false;  // of units on disk
 
   RankPlan rank = {};  // the same for every rank: shards are equal
   bool split_master() const { return state.bf16_master_bytes == 2; }

@@ -3,10 +3,15 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 namespace zero {
+
+namespace tiers {
+class BlockDevices;
+}
 
 /// Which memory a state is in while nobody uses it.
 enum class Tier {
@@ -26,6 +31,15 @@ struct StateTiers {
   bool operator==(const StateTiers&) const = default;
 };
 
+/// Whether a unit whose states are on disk is updated as soon as its gradient is final, while backward goes
+/// on with others. Where a gradient is not finite the step is undone: the file has two places for every
+/// piece.
+enum class StepInBackward {
+  Auto,  // where nothing of the update depends on all gradients: no clipping, no rule with norms; on CPU
+  On,    // or it is an error that says why not
+  Off,
+};
+
 /// How states outside the device's memory are kept. Results are the same bits whatever it says.
 struct OffloadOptions {
   // 0..1: of the trainable elements, the share whose gradients, masters and optimizer states go where
@@ -42,10 +56,13 @@ struct OffloadOptions {
   int64_t piece_numel = 2LL << 20;  // elements of a piece: each buffer has room for all states of so many
   bool read_ahead = true;           // pieces are read while others are updated
   bool write_behind = true;         // and written while training goes on
+  StepInBackward step_in_backward = StepInBackward::Auto;
   int64_t block_bytes = 1LL << 20;  // of one transfer and one checksum: a multiple of 4096
   int queue_depth = 16;             // transfers in flight
   int threads = 2;                  // that transfer where io_uring is not permitted
   bool pin_memory = true;           // Tier::Host beside a device: page-locked memory
+  // Instead of the system's transfers; for tests of disks that fail.
+  std::shared_ptr<const tiers::BlockDevices> devices = {};
   bool operator==(const OffloadOptions&) const = default;
 };
 

@@ -36,7 +36,7 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
     at::Tensor gradient = std::exchange(variable.mutable_grad(), at::Tensor());
     if (state->in_backward) {
       if (state->takes_gradient && state->takes_gradient(parameter_, gradient)) return;
-      return state->model.gradients->on_gradient(parameter_, gradient);
+      return state->model.on_gradient(parameter_, gradient);
     }
     require(is_in_another_engine && !state->in_forward, ErrorKind::Usage, state->model.names()[parameter_],
             "its gradient comes from a backward that the engine knows nothing of",
@@ -119,6 +119,7 @@ void EngineState::require_ready_to_save() {
 
 void EngineState::begin_call() {
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
+  model.require_whole();
   watch.require_views();
 }
 
@@ -126,7 +127,7 @@ void EngineState::fail_pass(const char* reason) noexcept {
   in_backward = false;
   model.mesh.report_failure(reason);
   try {
-    model.gradients->abandon();
+    model.abandon_backward();
     forget_losses();
     model.residency->abandon_passes();
   } catch (...) {
@@ -161,6 +162,18 @@ void EngineState::settle() {
 double EngineState::rate() {
   count_last_step();
   return model.options.schedule ? model.options.schedule->lr_at(counts.steps, base_rate) : base_rate;
+}
+
+std::optional<Betas> EngineState::betas() {
+  count_last_step();
+  const auto& schedule = model.options.schedule;
+  return schedule ? schedule->betas_at(counts.steps) : std::nullopt;
+}
+
+// On devices the host does not know yet how many steps there were.
+void EngineState::begin_backward() {
+  if (!model.plan.step_in_backward) return model.gradients->begin_backward(at_boundary());
+  model.begin_backward(at_boundary(), rate(), betas());
 }
 
 struct ForwardScope::Guards {
@@ -267,8 +280,8 @@ void detail::EngineState::backward(const std::vector<at::Tensor>& outputs,
   const std::vector<at::Tensor> from =
       detail::scaled_gradients(outputs, gradients, state.model.loss_scale * factor);
   state.open_pass();
-  state.model.gradients->begin_backward(state.at_boundary());
   try {
+    state.begin_backward();
     if (state.model.options.row_gradients) detail::prepare_tied_gradients(outputs);
     if (state.model.plan.cpu_operators) detail::prepare_cpu_operators(outputs);
     {
@@ -294,10 +307,8 @@ StepResult Engine::step() {
   if (state.micro_step < state.model.plan.accumulation_steps) return {state.rate(), nullptr};
   const detail::EngineCall call(state, Trace::Row::Optimizer, "step");
   if (state.model.residency->in_pass(ResidencyPolicy::Pass::Train)) state.model.residency->end_pass();
-  const auto& schedule = state.model.options.schedule;
   const double rate = state.rate();
-  StepResult result =
-      state.model.step(rate, schedule ? schedule->betas_at(state.counts.steps) : std::nullopt);
+  StepResult result = state.model.step(rate, state.betas());
   result.loss_scale = state.model.loss_scale;
   state.forget_losses();
   state.uncounted = result;
@@ -307,7 +318,7 @@ StepResult Engine::step() {
 
 void Engine::abandon_pass() {
   state_->begin_call();
-  state_->model.gradients->abandon();
+  state_->model.abandon_backward();
   state_->forget_losses();
   state_->model.residency->abandon_passes();
 }
@@ -386,14 +397,15 @@ const Mesh& Engine::mesh() const { return state_->model.mesh; }
 
 namespace {
 
-DiskStats disk_stats(const tiers::DiskStates* disk) {
+DiskStats disk_stats(const tiers::DiskStates* disk, int64_t pieces_ahead) {
   if (disk == nullptr) return {};
   const tiers::DiskFileStats moved = disk->file().stats();
   return {.transport = disk->file().description(),
           .ring_bytes = disk->ring_bytes(),
           .read_bytes = moved.read_bytes,
           .written_bytes = moved.written_bytes,
-          .busy_s = moved.busy_s};
+          .busy_s = moved.busy_s,
+          .pieces_ahead = pieces_ahead};
 }
 
 }  // namespace
@@ -415,7 +427,7 @@ EngineStats Engine::stats() const {
           .peak_resident_bytes = slabs.peak_resident_bytes,
           .waited_s = state_->waited_s,
           .loaded_bytes = state_->loaded_bytes,
-          .disk = disk_stats(state_->model.states.disk())};
+          .disk = disk_stats(state_->model.states.disk(), state_->model.pieces_ahead())};
 }
 
 std::vector<std::string> Engine::schedule() const {

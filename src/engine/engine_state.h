@@ -49,6 +49,9 @@ struct EngineState {
   /// The same, but for what all ranks must agree on.
   void count_last_step();
   double rate();
+  std::optional<Betas> betas();
+  /// Of the gradients: a micro-batch's.
+  void begin_backward();
 
   ShardedModel model;
   ParameterWatch watch;

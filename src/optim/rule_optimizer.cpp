@@ -8,6 +8,7 @@
 
 #include "optim/kernel_passes.h"
 #include "optim/tensor_passes.h"
+#include "optim/update_segment.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -52,6 +53,7 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
       execution_(execution) {
   int64_t segments = 0;
   for (const OptimizerShard& shard : shards_) {
+    order_.push_back(order_.size());
     first_number_.push_back(segments);
     if (!is_on_host(shard)) segments += std::ssize(shard.segments);
     const auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
@@ -123,54 +125,46 @@ bool is_used(const StepInput& input, const ShardSegment& segment) {
   return input.on_device != nullptr || input.used[segment.parameter];
 }
 
-// The part of a segment that lies in a piece, counted from the piece's begin.
-ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment) {
-  const auto inside = [&](int64_t at) { return std::clamp(at, piece.begin, piece.end) - piece.begin; };
-  ShardSegment part = segment;
-  part.begin = inside(segment.begin);
-  part.end = inside(segment.end);
-  part.counted_begin = inside(segment.counted_begin);
-  part.counted_end = inside(segment.counted_end);
-  part.parameter_begin += std::max<int64_t>(0, piece.begin - segment.begin);
-  return part;
-}
-
 }  // namespace
 
-std::vector<std::pair<const OptimizerShard*, StatePiece>> RuleOptimizer::used_pieces(const StepInput& input,
-                                                                                     bool whole,
-                                                                                     bool on_host) const {
-  std::vector<std::pair<const OptimizerShard*, StatePiece>> pieces;
-  for (const OptimizerShard& shard : shards_) {
+std::vector<RuleOptimizer::PieceOf> RuleOptimizer::used_pieces(const StepInput& input, bool whole,
+                                                               bool on_host) const {
+  std::vector<PieceOf> pieces;
+  for (const size_t number : order_) {
+    const OptimizerShard& shard = shards_[number];
     if (is_on_host(shard) != on_host) continue;
-    std::vector<StatePiece> parts = states_.pieces_of(shard.unit, all_kinds());
-    if (whole && !parts.empty()) parts = {{shard.unit, 0, parts.back().end}};
-    for (const StatePiece& piece : parts)
-      if (std::any_of(shard.segments.begin(), shard.segments.end(), [&](const ShardSegment& segment) {
-            return is_used(input, segment) && part_in(piece, segment).numel() > 0;
-          }))
-        pieces.emplace_back(&shard, piece);
+    std::vector<StatePiece> parts =
+        pieces_with(shard, [&](const ShardSegment& segment) { return is_used(input, segment); });
+    if (whole && !parts.empty())
+      parts = {{shard.unit, 0, states_.pieces_of(shard.unit, all_kinds()).back().end}};
+    for (const StatePiece& piece : parts) pieces.emplace_back(&shard, piece);
   }
   return pieces;
 }
 
+void RuleOptimizer::announce_all(std::span<const PieceOf> pieces) const {
+  if (updates_on_host()) return;  // whose sweep it would end
+  std::vector<StatePiece> sweep;
+  for (const auto& [shard, piece] : pieces) sweep.push_back(piece);
+  states_.announce(sweep, updated_kinds(), kReadKinds);
+}
+
 void RuleOptimizer::for_each_used(const StepInput& input, bool whole, const UseSegment& use) const {
-  const auto pieces = used_pieces(input, whole);
-  const auto announce = [&] {
-    std::vector<StatePiece> sweep;
-    for (const auto& [shard, piece] : pieces) sweep.push_back(piece);
-    if (!whole) states_.announce(sweep, updated_kinds(), kReadKinds);
-  };
-  announce();
+  const std::vector<PieceOf> all = used_pieces(input, whole);
+  std::vector<PieceOf> pieces = all;
+  std::erase_if(pieces, [&](const PieceOf& one) {
+    return std::find(input.done.begin(), input.done.end(), one.second) != input.done.end();
+  });
+  if (!whole) announce_all(pieces);
   for (const auto& [shard, piece] : pieces) {
     const RuleMemory memory = borrow(piece);
     use_segments(input, *shard, piece, memory, use);
   }
-  // The next step's: its first pieces are read while training goes on, unless it has yet to write some.
+  // The next sweep's: its first pieces are read while training goes on, unless it has yet to write some.
   const bool writes_first = std::any_of(shards_.begin(), shards_.end(), [&](const OptimizerShard& shard) {
     return states_.is_on_disk(shard.unit, kGradientState);
   });
-  if (!writes_first) announce();
+  if (!whole && !writes_first) announce_all(all);
 }
 
 void RuleOptimizer::use_segments(const StepInput& input, const OptimizerShard& shard, const StatePiece& piece,
@@ -209,18 +203,11 @@ void RuleOptimizer::count_step(std::span<const char> used) {
 
 template <class Rule>
 void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
-  using Arithmetic = kernels::Arithmetic<Rule>;
+  constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums;
   std::vector<double> sums;
-  constexpr bool kWhole = Arithmetic::kSums > 0;  // partial sums are of blocks of whole segments
-  if constexpr (kWhole) sums = sums_of(rule, input);
-  for_each_used(input, kWhole, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
-    auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
-    if constexpr (Arithmetic::kSums > 0)
-      scalars = Arithmetic::with_sums(scalars, &sums[segment.parameter * Arithmetic::kSums]);
-    if constexpr (Arithmetic::kSums == 0 && Arithmetic::kLeastStates == 2)
-      if (in_8bit_) return kernel_passes::update_8bit<Rule>(memory, segment, scalars);
-    if (execution_ == Execution::kernels) return kernel_passes::update<Rule>(memory, segment, scalars);
-    tensor_passes::update<Rule>(memory, segment, scalars);
+  if constexpr (kSums > 0) sums = sums_of(rule, input);
+  for_each_used(input, /*whole=*/false, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
+    update_segment(rule, memory, segment, input, kSums > 0 ? &sums[segment.parameter * kSums] : nullptr);
   });
 }
 
@@ -229,7 +216,7 @@ std::vector<double> RuleOptimizer::sums_of(const Rule& rule, const StepInput& in
   using Arithmetic = kernels::Arithmetic<Rule>;
   constexpr size_t kNumbers = size_t{Arithmetic::kSums} * kernels::kDigits;
   std::vector<double> digits(steps_.size() * kNumbers);
-  for_each_used(input, /*whole=*/true, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
+  for_each_used(input, /*whole=*/false, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
     const auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
     const auto over = [&](int64_t begin, int64_t end, double* into) {
       if (begin == end) return;

@@ -16,7 +16,7 @@ namespace zero {
 /// (fused_operators.h); many at:: operators for any device.
 enum class Execution : uint8_t { kernels, fused_operators, operators };
 
-class RuleOptimizer : public ShardOptimizer {
+class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
  public:
   /// Arguments as make_shard_optimizer's, already checked.
   RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> groups, StateStore& states,
@@ -29,8 +29,20 @@ class RuleOptimizer : public ShardOptimizer {
   std::vector<std::string> state_names() const override;
   std::vector<int64_t> parameter_steps() const override { return steps_; }
   void set_parameter_steps(std::span<const int64_t> steps) override;
+  AheadUpdates* ahead() override;
 
  private:
+  // AheadUpdates (rule_optimizer_ahead.cpp).
+  std::vector<StatePiece> pieces(int unit) const override;
+  void announce(std::span<const int> units) override;
+  bool is_next(const StatePiece& piece) const override;
+  bool is_there(const StatePiece& piece) const override;
+  at::Tensor update(const StatePiece& piece, const StepInput& input) override;
+  void accept(const StatePiece& piece) override;
+  const OptimizerShard& shard_of(int unit) const;
+  /// What an update changes beside the parameter's memory.
+  std::vector<std::string_view> kinds_ahead(int unit) const;
+
   using UseSegment = std::function<void(const RuleMemory&, const ShardSegment&, int64_t number)>;
   void create_8bit(const OptimizerShard& shard, int64_t numel, const at::TensorOptions& fp32);
   RuleMemory borrow(const StatePiece& piece) const;
@@ -45,27 +57,35 @@ class RuleOptimizer : public ShardOptimizer {
   void step_with_host(const StepInput& input);
   /// As for_each_used, of those shards; what stays on the device changes there too if `writes`.
   void for_each_on_host(const StepInput& input, bool whole, bool writes, const UseSegment& use) const;
+  /// Digits, as sums_of adds them up over ranks.
   template <class Rule>
   std::vector<double> own_sums_on_host(const Rule& rule, const StepInput& input) const;
   template <class Rule>
   void update_on_host(const Rule& rule, const StepInput& input, std::span<const double> sums) const;
 
-  /// Its piece of each shard that has a used segment, and the shard: of those that are updated on the host,
-  /// or of the others.
-  std::vector<std::pair<const OptimizerShard*, StatePiece>> used_pieces(const StepInput& input, bool whole,
-                                                                        bool on_host = false) const;
+  using PieceOf = std::pair<const OptimizerShard*, StatePiece>;
+  /// Of a shard, those that have elements for which `counts` is true.
+  template <class Counts>
+  std::vector<StatePiece> pieces_with(const OptimizerShard& shard, Counts counts) const;
+  /// The pieces of the shards that have a used segment there, in the order of a sweep: of those that are
+  /// updated on the host, or of the others.
+  std::vector<PieceOf> used_pieces(const StepInput& input, bool whole, bool on_host = false) const;
+  void announce_all(std::span<const PieceOf> pieces) const;
   void use_segments(const StepInput& input, const OptimizerShard& shard, const StatePiece& piece,
                     const RuleMemory& memory, const UseSegment& use) const;
   std::vector<std::string_view> updated_kinds() const;
   std::vector<std::string_view> all_kinds() const;
   kernels::Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
   /// use(memory, segment, its number among all) for every segment that has elements and is used, or may be
-  /// where the device decides. Of states on disk a piece at a time where the rule takes every element by
-  /// itself: then of a segment what lies in the piece.
+  /// where the device decides. Of states on disk a piece at a time, of a segment what lies in the piece; or
+  /// `whole` units, each read as one.
   void for_each_used(const StepInput& input, bool whole, const UseSegment& use) const;
   /// Both phases; the sums of a rule that has some are those of parameter i from i * kSums.
   template <class Rule>
   void run(const Rule& rule, const StepInput& input) const;
+  template <class Rule>
+  void update_segment(const Rule& rule, const RuleMemory& memory, const ShardSegment& segment,
+                      const StepInput& input, const double* sums) const;
   template <class Rule>
   std::vector<double> sums_of(const Rule& rule, const StepInput& input) const;
 
@@ -83,6 +103,7 @@ class RuleOptimizer : public ShardOptimizer {
   std::vector<std::string> kinds_;  // of its states in the store
   StateStore& states_;
   std::vector<OptimizerShard> shards_;
+  std::vector<size_t> order_;          // of the shards in a sweep
   std::vector<int64_t> first_number_;  // of each shard's segments
   std::vector<int64_t> steps_;         // by parameter
   Execution execution_;

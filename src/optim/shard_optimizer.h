@@ -81,6 +81,28 @@ struct StepInput {
   /// In place of `used` and `sum_over_ranks`, where decides_on_device(). The host's part of the step,
   /// count_step(), follows when it knows: before the next one.
   const DeviceDecision* on_device = nullptr;
+  /// Accepted already, see AheadUpdates.
+  std::span<const StatePiece> done = {};
+};
+
+/// Updates of single pieces whose states are on disk, before it is known whether the step happens: what is on
+/// disk and the parameter stay what they are until accept(). (SuperOffload, arXiv 2509.21271, calls it
+/// speculation then validation.)
+class AheadUpdates {
+ public:
+  virtual ~AheadUpdates() = default;
+  /// Of a unit; none where some of what an update changes is neither on disk nor its parameter.
+  virtual std::vector<StatePiece> pieces(int unit) const = 0;
+  /// Units that are updated next, in this order: by step() as well.
+  virtual void announce(std::span<const int> units) = 0;
+  /// Whether a piece is the next of what was announced, or of what is there already.
+  virtual bool is_next(const StatePiece& piece) const = 0;
+  /// Whether update() of the next piece need not wait for the disk.
+  virtual bool is_there(const StatePiece& piece) const = 0;
+  /// All its parameters are used. Returns the parameter's new elements, [end - begin].
+  virtual at::Tensor update(const StatePiece& piece, const StepInput& input) = 0;
+  /// What update() has written counts. The caller writes the parameter, and names the piece to step().
+  virtual void accept(const StatePiece& piece) = 0;
 };
 
 /// Updates all shards of one rank. State is created in the store at construction. Not thread safe; a step
@@ -99,6 +121,8 @@ class ShardOptimizer {
   virtual bool has_squares_on_device() const { return decides_on_device(); }
   /// After such a step: what the device has decided, by parameter index. Nothing where it skipped the step.
   virtual void count_step(std::span<const char> /*used*/) {}
+  /// Null where the rule or the device cannot.
+  virtual AheadUpdates* ahead() { return nullptr; }
   /// Kinds of the states that every shard has in the store, for checkpoints and tests: fp32 ones ("exp_avg",
   /// ...); of moments in 8 bits the codes, uint8 ("exp_avg_codes"), and the fp32 scales of their blocks
   /// ("exp_avg_scales").

@@ -1,5 +1,6 @@
 #include "optim/shards.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "optim/rule_buffers.h"
@@ -104,6 +105,17 @@ bool keeps_no_copy(const StateStore::Lease& shard) {
   const at::Tensor &parameter = shard[kParameterState], &master = shard[kMasterState];
   return !parameter.defined() ||
          (parameter.scalar_type() == at::kFloat && parameter.const_data_ptr() == master.const_data_ptr());
+}
+
+ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment) {
+  const auto inside = [&](int64_t at) { return std::clamp(at, piece.begin, piece.end) - piece.begin; };
+  ShardSegment part = segment;
+  part.begin = inside(segment.begin);
+  part.end = inside(segment.end);
+  part.counted_begin = inside(segment.counted_begin);
+  part.counted_end = inside(segment.counted_end);
+  part.parameter_begin += std::max<int64_t>(0, piece.begin - segment.begin);
+  return part;
 }
 
 }  // namespace zero

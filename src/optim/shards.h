@@ -23,4 +23,7 @@ inline at::Tensor piece(const at::Tensor& flat, const ShardSegment& segment) {
   return flat.narrow(0, segment.begin, segment.numel());
 }
 
+/// The part of a segment that lies in a piece, counted from the piece's begin.
+ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment);
+
 }  // namespace zero

@@ -429,9 +429,12 @@ StateStore::Lease StateStore::lend_provisionally(const StatePiece& piece,
   return lease;
 }
 
+bool StateStore::is_next(const StatePiece& piece, std::span<const std::string_view> kinds) const {
+  return disk_ != nullptr && disk_->is_next(on_disk_of(piece, on_disk(piece.unit, kinds), *disk_));
+}
+
 bool StateStore::is_there(const StatePiece& piece, std::span<const std::string_view> kinds) const {
-  return disk_ != nullptr && disk_->is_next(on_disk_of(piece, on_disk(piece.unit, kinds), *disk_)) &&
-         disk_->is_there();
+  return is_next(piece, kinds) && disk_->is_there();
 }
 
 void StateStore::accept(const StatePiece& piece, std::span<const std::string_view> kinds) {

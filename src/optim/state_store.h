@@ -38,6 +38,7 @@ inline constexpr std::string_view kGradientState = "gradient";  // raw sum over 
 struct StatePiece {
   int unit = 0;
   int64_t begin = 0, end = 0;
+  bool operator==(const StatePiece&) const = default;
 };
 
 /// Flat tensors. Not thread safe, but that several threads may borrow different states that are in memory.
@@ -151,7 +152,8 @@ class StateStore {
   /// Of the sweep that was announced: a piece of states on disk, to write values that count only once they
   /// are accepted. Until then others borrow what was there. The disk's pieces must have two places.
   Lease lend_provisionally(const StatePiece& piece, std::span<const std::string_view> kinds);
-  /// Whether a piece of kinds that are on disk is the next of the sweep, and has been read.
+  /// Whether a piece of kinds that are on disk is the next of the sweep; and whether it has been read.
+  bool is_next(const StatePiece& piece, std::span<const std::string_view> kinds) const;
   bool is_there(const StatePiece& piece, std::span<const std::string_view> kinds) const;
   /// What was written provisionally counts now.
   void accept(const StatePiece& piece, std::span<const std::string_view> kinds);

@@ -105,7 +105,7 @@ int64_t sums_in_memory(const Plan& plan, const std::vector<int64_t>& bytes,
 }  // namespace
 
 void add_disk(const Plan& plan, RankPlan& rank) {
-  int64_t ring = 0;
+  int64_t ring = 0, whole = 0;
   bool reads_parameters = false;
   std::vector<int64_t> sum_bytes, sum_numels;  // of trained units
   for (const UnitLayout& unit : plan.units) {
@@ -118,12 +118,19 @@ void add_disk(const Plan& plan, RankPlan& rank) {
     sum_bytes.push_back(sum_of(states.gradient, &DiskState::bytes) +
                         sum_of(states.own_gradient, &DiskState::bytes));
     sum_numels.push_back(unit.shard_numel);
-    int64_t pieces = 0;
-    for (const auto* const some : {&states.parameter, &states.updated, &states.gradient})
+    int64_t pieces = 0, all = 0;
+    for (const auto* const some : {&states.parameter, &states.updated, &states.gradient}) {
       pieces += sum_of(*some, &DiskState::piece_bytes);
+      all += sum_of(*some, &DiskState::bytes);
+    }
     ring = std::max(ring, pieces);
+    whole = std::max(whole, all);
+    if (plan.step_in_backward && !states.updated.empty())
+      rank.ahead_bytes += unit.shard_numel * itemsize(unit.dtype);
   }
-  rank.ring_bytes = ring * plan.offload.buffer_count;
+  if (plan.step_in_backward) rank.file_bytes *= 2;  // each piece has two places
+  // A whole unit goes through a buffer of a piece of each state.
+  rank.ring_bytes = plan.state.whole_units ? whole + ring : ring * plan.offload.buffer_count;
   if (reads_parameters)
     rank.staging_bytes += rank.gather_window_bytes / plan.shard_ranks + plan.offload.block_bytes;
   rank.staging_bytes += sums_in_memory(plan, sum_bytes, sum_numels);

@@ -206,6 +206,46 @@ int64_t bucket_bytes(const Plan& plan) {
   return bytes;
 }
 
+// Whether the optimizer changes some of the unit's states on disk; and whether all that it changes, but the
+// parameter, is there.
+bool has_states_on_disk(const Plan& plan, const UnitLayout& unit) {
+  const bool master = unit.tiers.master == Tier::Disk && master_bytes_of(plan.state, unit.dtype) > 0;
+  const bool states = unit.tiers.optimizer == Tier::Disk && plan.state.optimizer_bytes > 0;
+  return unit.trainable && (master || states);
+}
+bool has_all_states_on_disk(const Plan& plan, const UnitLayout& unit) {
+  const bool master = unit.tiers.master == Tier::Disk || master_bytes_of(plan.state, unit.dtype) == 0;
+  return master && (unit.tiers.optimizer == Tier::Disk || plan.state.optimizer_bytes == 0);
+}
+
+// Why units cannot be updated while backward goes on; "" where they can.
+std::string waits_for(const Plan& plan, const EngineOptions& options, const RankPlaces& places,
+                      const OptimizerBytes& optimizer) {
+  bool some = false;
+  for (const UnitLayout& unit : plan.units) {
+    const bool has_some = has_states_on_disk(plan, unit);
+    some = some || has_some;
+    if (has_some && !has_all_states_on_disk(plan, unit))
+      return "some units have either their masters or their optimizer states on disk, not both";
+    if (unit.tiers.parameter == Tier::Disk || (unit.trainable && unit.tiers.gradient == Tier::Disk))
+      return "parameters or gradients are on disk";
+  }
+  if (!some) return "no states are on disk, whose transfers are all that it would hide";
+  if (options.gradient_clipping > 0) return "gradient_clipping needs the norm of all gradients first";
+  if (!optimizer.by_element) return "the optimizer does not update every element by itself";
+  if (!options.offload.read_ahead) return "offload.read_ahead is off: nothing would be there in time";
+  return places.on_cpu ? "" : "ranks on devices decide there whether a step happens";
+}
+
+bool steps_in_backward(const Plan& plan, const EngineOptions& options, const RankPlaces& places,
+                       const OptimizerBytes& optimizer) {
+  const std::string reason = waits_for(plan, options, places, optimizer);
+  const StepInBackward asked = options.offload.step_in_backward;
+  require(asked != StepInBackward::On || reason.empty(), ErrorKind::Config, "offload.step_in_backward",
+          "units cannot be updated in backward: " + reason, "set it to auto or off");
+  return asked != StepInBackward::Off && reason.empty();
+}
+
 // Whole units, the first ones first, until they have a share of the elements of all that count.
 template <class Counts, class Take>
 void take_share(std::vector<UnitLayout>& units, double share, Counts counts, Take take) {
@@ -344,7 +384,8 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
                 .bf16_master_bytes = options.split_master && optimizer.splits_master ? 2 : 4,
                 .optimizer_bytes = optimizer.states,
                 .block_numel = optimizer.block_numel,
-                .block_bytes = optimizer.block_bytes};
+                .block_bytes = optimizer.block_bytes,
+                .step_passes = optimizer.by_element ? 1 : 2};
   plan.accumulation_steps = options.accumulation_steps;
   plan.gradient_predivide_factor = options.gradient_predivide_factor;
   plan.reduce_bucket_numel = options.reduce_bucket_numel;
@@ -388,6 +429,7 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
       dtype ? &*dtype : nullptr);
   place_units(plan, options);
   if (!places.on_cpu) check_places_of_update(plan);
+  plan.step_in_backward = steps_in_backward(plan, options, places, optimizer);
   plan.communication_dtype = resolve_wire(plan, options);
   plan.budget_bytes = resolve_budget(plan, options);
   plan.rank = bytes_of(plan, places.on_cpu);

@@ -42,6 +42,7 @@ Json stage_json(const ConfigPlan& plan, size_t stage) {
           {"state_bytes_per_rank_by_tier", tiers_json(rank)},
           {"ring_bytes_per_rank", rank.ring_bytes},
           {"staging_bytes_per_rank", rank.staging_bytes},
+          {"ahead_bytes_per_rank", rank.ahead_bytes},
           {"file_bytes_per_rank", rank.file_bytes},
           {"disk_bytes_read_per_step", rank.step_read_bytes},
           {"disk_bytes_written_per_step", rank.step_written_bytes},

@@ -234,6 +234,7 @@ std::string to_text(const ConfigPlan& plan) {
     table.line("  of it on disk", in_tier(Tier::Disk));
     table.line("  buffers for the disk",
                [&](size_t s) { return bytes_or_dash(rank(s).ring_bytes + rank(s).staging_bytes); });
+    table.line("  parameters updated ahead", [&](size_t s) { return bytes_or_dash(rank(s).ahead_bytes); });
   }
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });

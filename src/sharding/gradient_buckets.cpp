@@ -165,6 +165,8 @@ void GradientBuckets::settle_oldest() {
     column += piece.numel;
   }
   staging_.push_back({bucket.staging, std::move(bucket.work)});
+  for (const Piece& piece : bucket.pieces)
+    if (piece.last) summed_(piece.unit);
 }
 
 void GradientBuckets::finish() {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "mesh/group_parts.h"
@@ -35,6 +37,8 @@ class GradientBuckets {
   /// No shards, and replicas add up everything themselves in shared memory.
   bool sums_whole() const { return sums_whole_; }
 
+  /// Called with each unit when its sums of this round are there.
+  void when_summed(std::function<void(int unit)> summed) { summed_ = std::move(summed); }
   /// Sends a unit, piece by piece as buckets fill. `first`: its sum replaces what the shard's memory holds.
   /// `own`: the loan of its own sum, where that is packed; may be null.
   void add(int unit, bool first, const std::shared_ptr<const GradientSums::Loan>& own);
@@ -98,6 +102,7 @@ class GradientBuckets {
   // Of the unit that was borrowed last: what its pieces share does not go to the disk between two of them.
   std::shared_ptr<const GradientSums::Loan> last_loan_;
   BucketCounters counters_;
+  std::function<void(int unit)> summed_;
 };
 
 }  // namespace zero::detail

@@ -29,6 +29,7 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
   std::reverse(order_.begin(), order_.end());
   used_.assign(places_.size(), 0);
   make_sums();
+  buckets_.when_summed([this](int unit) { say_final(unit); });
   clear();
 }
 
@@ -39,8 +40,9 @@ void Gradients::make_sums() {
   for (const int unit : order_) gradient(unit) = UnitGradient(units_[unit].layout, sums_->options());
 }
 
-void Gradients::begin_backward(bool boundary) {
+void Gradients::begin_backward(bool boundary, GradientObserver* observer) {
   boundary_ = boundary;
+  observer_ = boundary ? observer : nullptr;
   next_ = 0;
   for (const int unit : order_) gradient(unit).move_to(GradientState::Waiting);
 }
@@ -50,6 +52,8 @@ void Gradients::on_gradient(int parameter, const at::Tensor& value) {
   UnitGradient& target = gradient(unit);
   used_[parameter] = 1;
   // Part of it may have gone already: what comes now is a second contribution.
+  const bool is_late = target.state() == GradientState::Packing || target.state() == GradientState::Sent;
+  if (is_late && observer_ != nullptr) observer_->sum_changes(unit);
   if (target.state() == GradientState::Packing) buckets_.flush();
   target.add(place, value);
   if (target.state() != GradientState::Waiting || !target.has_all()) return;
@@ -87,7 +91,8 @@ void Gradients::add_up_here(int unit, bool late) {
     gradient(unit).move_into(loan->sum, gradient(unit).take_first());
     if (!boundary_) return;
     predivide(loan->sum);
-    return replicas_.start(loan->sum, name(unit), loan);
+    replicas_.start(loan->sum, name(unit), loan);
+    return say_final(unit);
   }
   // The sum is on its way already: what came late is summed by itself.
   const at::Tensor rest = at::empty_like(loan->sum);
@@ -96,6 +101,12 @@ void Gradients::add_up_here(int unit, bool late) {
   replicas_.start(rest, name(unit), nullptr);
   replicas_.finish();
   loan->sum.add_(rest);
+}
+
+// Sums of shards travel between replicas when the backward is over.
+void Gradients::say_final(int unit) {
+  const bool replicas_add = replica_group_.size() > 1 && !buckets_.sums_whole();
+  if (observer_ != nullptr && !replicas_add) observer_->sum_is_final(unit);
 }
 
 void Gradients::predivide(const at::Tensor& sum) const {
@@ -119,6 +130,7 @@ void Gradients::end_backward() {
     replicas_.finish();
   }
   if (!order_agreed_) agree_on_order();
+  observer_ = nullptr;
 }
 
 // After the first backward all ranks take over the order in which rank 0's units became complete: it wastes
@@ -145,6 +157,7 @@ void Gradients::tell_of_leaving(GradientSums::Leaves leaves) {
 
 void Gradients::abandon() {
   if (sums_) sums_->abandon();
+  observer_ = nullptr;
   buckets_.abandon();
   replicas_.abandon();
   clear();

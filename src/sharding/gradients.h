@@ -27,6 +27,16 @@ struct GradientCounters {
   int64_t all_reduce_elements = 0;      // over replicas, counted twice
 };
 
+/// Who wants to know of sums before the backward is over.
+class GradientObserver {
+ public:
+  virtual ~GradientObserver() = default;
+  /// A unit's sum over ranks is what the optimizer will be given, unless more comes.
+  virtual void sum_is_final(int unit) = 0;
+  /// More came after its gradients had been sent: its sum is final when the backward is over.
+  virtual void sum_changes(int unit) = 0;
+};
+
 class Gradients {
  public:
   /// `units` and `plan` outlive this. Parameters are numbered over all units, in order.
@@ -34,8 +44,10 @@ class Gradients {
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  /// `boundary`: the optimizer steps after this backward.
-  void begin_backward(bool boundary);
+  /// `boundary`: the optimizer steps after this backward, and `observer`, if not null, hears of its sums.
+  void begin_backward(bool boundary, GradientObserver* observer = nullptr);
+  /// Trained units in the order in which their sums become final.
+  const std::vector<int>& order() const { return order_; }
   /// A parameter's gradient, in its own shape. May come several times in one backward. The tensor is kept
   /// until it is packed.
   void on_gradient(int parameter, const at::Tensor& gradient);
@@ -67,6 +79,7 @@ class Gradients {
   void send(int unit);
   void add_up_here(int unit, bool late);
   void predivide(const at::Tensor& sum) const;
+  void say_final(int unit);
   void agree_on_order();
 
   std::vector<Unit>& units_;
@@ -81,6 +94,7 @@ class Gradients {
   bool order_agreed_ = false;
   size_t next_ = 0;  // in order_
   bool boundary_ = false;
+  GradientObserver* observer_ = nullptr;
 
   GradientBuckets buckets_;
   ReplicaReducer replicas_;

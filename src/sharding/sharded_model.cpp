@@ -33,6 +33,7 @@ OptimizerBytes bytes_of(const OptimizerSpec& optimizer) {
   if (const auto rule = rule_of(optimizer)) return bytes_of_rule(*rule);
   // Of a torch optimizer whose states are not known: two moments.
   return {.states = optimizer_state_bytes(optimizer).value_or(8),
+          .by_element = false,
           .splits_master = split_masters_work(optimizer)};
 }
 
@@ -95,16 +96,20 @@ void ShardedModel::open_disk(const OptimizerSpec& spec) {
           "the states of a torch optimizer cannot be on disk", "use one of zero's own optimizers");
   together(mesh, "offload", [&] {
     const OffloadOptions& how = plan.offload;
+    std::function<std::unique_ptr<tiers::BlockDevice>(int)> open_device;
+    if (how.devices) open_device = [devices = how.devices](int file) { return devices->open(file); };
     auto file = std::make_unique<tiers::DiskFile>(tiers::DiskFileOptions{.directory = how.path,
                                                                          .bytes = plan.rank.file_bytes,
                                                                          .block_bytes = how.block_bytes,
                                                                          .queue_depth = how.queue_depth,
-                                                                         .threads = how.threads});
+                                                                         .threads = how.threads,
+                                                                         .open_device = open_device});
     states.keep_on_disk(std::make_unique<tiers::DiskStates>(
         std::move(file), tiers::DiskStatesOptions{.piece_numel = how.piece_numel,
                                                   .buffers = how.buffer_count,
                                                   .read_ahead = how.read_ahead,
-                                                  .write_behind = how.write_behind}));
+                                                  .write_behind = how.write_behind,
+                                                  .two_places = plan.step_in_backward}));
   });
 }
 
@@ -172,6 +177,9 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
   optimizer = make_shard_optimizer(spec, options.groups, states, optimizer_shards, parameter_count());
   take_squares_of_leaving();
   used_everywhere.assign(names_.size(), 0);
+  AheadUpdates* const updates = optimizer->ahead();
+  if (plan.step_in_backward && updates != nullptr)
+    ahead_ = std::make_unique<StepAhead>(units, states, *updates, parameter_count());
 }
 
 // When a sum leaves the device its squares stay there: the norm needs no more of it.
@@ -262,14 +270,29 @@ void ShardedModel::settle() {
   if (!step) return;
   const OwnWork own;
   used_everywhere = axes_->agreement(step->outcome->sums(), step->gathered_units).used;
+  has_stepped_ = true;
   if (!step->is_counted && !step->outcome->skipped()) optimizer->count_step(used_everywhere);
 }
 
-void ShardedModel::run(const StepInput& input) {
+void ShardedModel::run(StepInput input) {
   const TraceScope span(mesh.trace(), Trace::Row::Optimizer, "update");
   residency->finish_fetches();
-  optimizer->step(input);
+  try {
+    if (ahead_) input.done = ahead_->take_over(input);
+    optimizer->step(input);
+  } catch (const Error& error) {
+    // Others have been refused before anything changed. The other ranks wait for this one's next shards.
+    is_torn_ = error.kind() == ErrorKind::Io || error.kind() == ErrorKind::Corrupt;
+    if (is_torn_) mesh.report_failure(error.what());
+    throw;
+  }
   residency->values_changed();
+}
+
+void ShardedModel::require_whole() const {
+  require(!is_torn_, ErrorKind::Usage, "engine",
+          "a step failed on its way: some of the states are of before it, some of after it",
+          "make a new engine and load a checkpoint");
 }
 
 void ShardedModel::update(StepInput input, const at::Tensor& sums) {
@@ -303,8 +326,38 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
   // Without loss scaling the host does not wait for a device.
   const bool knows = options.loss_scaling.has_value() || !optimizer->decides_on_device();
   if (knows && outcome->skipped()) outcome->overflow = first_overflow(*this);
+  forget_ahead();
   gradients->clear();
   return result;
+}
+
+void ShardedModel::begin_backward(bool boundary, double lr, std::optional<Betas> betas) {
+  GradientObserver* const observer = boundary ? ahead_.get() : nullptr;
+  gradients->begin_backward(boundary, observer);
+  if (observer == nullptr) return;
+  const OwnWork own;
+  std::vector<int> order = gradients->order();
+  // What nobody used in the last step will hardly be used in this one.
+  std::erase_if(order, [&](int unit) {
+    const auto first = used_everywhere.begin() + first_parameter_[unit];
+    return has_stepped_ &&
+           std::none_of(first, first + std::ssize(layout(unit).parameters), [](char used) { return used; });
+  });
+  ahead_->begin(order, {.gradient_scale = gradient_scale(), .lr = lr, .betas = betas});
+}
+
+void ShardedModel::on_gradient(int parameter, const at::Tensor& gradient) {
+  gradients->on_gradient(parameter, gradient);
+  if (ahead_) ahead_->advance(gradients->used());
+}
+
+void ShardedModel::abandon_backward() {
+  forget_ahead();
+  gradients->abandon();
+}
+
+void ShardedModel::forget_ahead() {
+  if (ahead_) ahead_->forget();
 }
 
 at::Tensor ShardedModel::gather(Place place, const at::Tensor& shard) const {

@@ -14,6 +14,7 @@
 #include "sharding/gradients.h"
 #include "sharding/model_parameters.h"
 #include "sharding/residency.h"
+#include "sharding/step_ahead.h"
 #include "sharding/step_outcome.h"
 #include "sharding/unit.h"
 #include "zero/engine_options.h"
@@ -47,6 +48,18 @@ class ShardedModel {
   Unit& unit_of(int parameter) { return units[place_of(parameter).unit]; }
   const UnitParameter& spot_of(int parameter) const { return layout_of(place_of(parameter)); }
   std::vector<ShardSegment> segments_of_parameter(int parameter) const;
+
+  /// Backward, as Gradients has it. `lr` and `betas` are what step() will be given, as far as is known: where
+  /// the plan says so units are updated with them as soon as their gradients are final.
+  void begin_backward(bool boundary, double lr, std::optional<Betas> betas);
+  void on_gradient(int parameter, const at::Tensor& gradient);
+  void abandon_backward();
+  /// Before values are written by others: nothing of what was updated ahead happens.
+  void forget_ahead();
+  /// Throws Usage after a step that failed on its way: states are part old, part new.
+  void require_whole() const;
+  /// Pieces of states that were updated in backward, of all steps.
+  int64_t pieces_ahead() const { return ahead_ ? ahead_->pieces() : 0; }
 
   /// Averages over ranks and `accumulation_steps`, clips, updates the shards; clears the gradients. Slabs are
   /// out of date afterwards. settle()s the step before. Collective.
@@ -95,7 +108,7 @@ class ShardedModel {
   void take_squares_of_leaving();
   at::Tensor add_up_step();
   void update(StepInput input, const at::Tensor& sums);
-  void run(const StepInput& input);
+  void run(StepInput input);
 
   double total_weight_ = 0;  // 0: losses are means
 
@@ -115,6 +128,9 @@ class ShardedModel {
     bool is_counted;  // by the optimizer
   };
   std::optional<UnderWay> under_way_;  // a step that was not settled
+  bool is_torn_ = false;               // a step failed on its way
+  bool has_stepped_ = false;           // used_everywhere says something
+  std::unique_ptr<StepAhead> ahead_;   // where plan.step_in_backward
 };
 
 }  // namespace zero::detail

@@ -33,6 +33,14 @@ class BlockDevice {
   virtual std::string description() const = 0;
 };
 
+/// Makes other devices than open_block_device(), for tests of what failing ones do.
+class BlockDevices {
+ public:
+  virtual ~BlockDevices() = default;
+  /// Of an open file, which outlives it. Thread safe.
+  virtual std::unique_ptr<BlockDevice> open(int descriptor) const = 0;
+};
+
 /// Of an open file: by io_uring where the kernel lets this process have one, else by `threads` threads that
 /// call pread and pwrite. The descriptor must outlive it.
 std::unique_ptr<BlockDevice> open_block_device(int descriptor, int depth, int threads);

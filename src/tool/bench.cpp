@@ -438,6 +438,15 @@ int run_bench(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->excludes("--alone")
       ->excludes("--offload");
+  step->add_option("--buffers", arguments.disk_buffers, "pieces of states on disk in memory at a time")
+      ->check(CLI::Range(2, 1024));
+  step->add_option("--step-in-backward", arguments.ahead,
+                   "whether units on disk are updated while backward goes on; auto: where nothing is clipped")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  step->add_option("--clipping", arguments.clipping, "norm at which gradients are clipped; 0: not at all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   step->add_option("--recompute", arguments.recompute,
                    "blocks that are computed again in backward; auto: as few as --recompute-memory allows")
       ->check(CLI::IsMember({"none", "all", "auto"}))

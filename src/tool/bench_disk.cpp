@@ -58,6 +58,8 @@ void put_offload(nlohmann::ordered_json& record, const BenchArguments& arguments
   const auto steps = static_cast<double>(arguments.steps);
   const double moved = static_cast<double>(disk.read_bytes + disk.written_bytes);
   record["disk_transport"] = disk.transport;
+  record["step_in_backward"] = engine.plan().step_in_backward;
+  record["pieces_ahead_a_step"] = std::round(static_cast<double>(disk.pieces_ahead) / steps * 10) / 10;
   record["ring_mib"] = mebibytes(static_cast<double>(disk.ring_bytes));
   record["disk_read_mib_a_step"] = mebibytes(static_cast<double>(disk.read_bytes) / steps);
   record["disk_written_mib_a_step"] = mebibytes(static_cast<double>(disk.written_bytes) / steps);

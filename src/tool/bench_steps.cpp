@@ -75,7 +75,7 @@ class Trained : public BenchStep {
 
 EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, at::ScalarType dtype) {
   EngineOptions options{.stage = stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
-  options.gradient_clipping = 1;
+  options.gradient_clipping = arguments.clipping;
   options.broadcast_initial_values = false;  // all ranks draw from one seed
   options.share_parameters = !arguments.private_parameters;
   options.cpu_operators = ours;
@@ -87,6 +87,9 @@ EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, 
 
 void set_offload(EngineOptions& options, const BenchArguments& arguments, bool on_cpu) {
   options.offload.path = arguments.disk_path;
+  if (arguments.disk_buffers > 0) options.offload.buffer_count = arguments.disk_buffers;
+  if (arguments.ahead != "auto")
+    options.offload.step_in_backward = arguments.ahead == "on" ? StepInBackward::On : StepInBackward::Off;
   if (arguments.offload == "none") return;
   const Tier tier = arguments.offload == "host" ? Tier::Host : Tier::Disk;
   const std::vector<std::string>& parts = arguments.offload_parts;

@@ -43,6 +43,9 @@ struct BenchArguments {
   std::vector<std::string> offload_parts;  // empty: all that the stage and the place allow
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
   int64_t bucket_numel = 0;
+  double clipping = 1;             // of the gradient's norm; 0: none
+  int disk_buffers = 0;            // 0: the engine's choice
+  std::string ahead = "auto";      // OffloadOptions::step_in_backward
   std::string recompute = "none";  // or "all" or "auto"; of the first turn, not of those beside it
   int64_t memory_bytes = -1;       // auto: what the blocks may keep
   int64_t budget_bytes = 0;  // of a rank's peak, within which states are placed; 0: where --offload says

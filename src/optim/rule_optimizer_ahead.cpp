@@ -1,0 +1,93 @@
+// Updates before the step: of single pieces, which count once they are accepted.
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+
+#include "optim/rule_optimizer.h"
+#include "optim/update_segment.h"
+#include "zero/error.h"
+
+namespace zero {
+
+AheadUpdates* RuleOptimizer::ahead() {
+  const auto has_sums = []<class Rule>(const Rule&) { return kernels::Arithmetic<Rule>::kSums > 0; };
+  return execution_ == Execution::kernels && !std::visit(has_sums, rule_) ? this : nullptr;
+}
+
+const OptimizerShard& RuleOptimizer::shard_of(int unit) const {
+  const auto found = std::find_if(shards_.begin(), shards_.end(),
+                                  [&](const OptimizerShard& shard) { return shard.unit == unit; });
+  require(found != shards_.end(), ErrorKind::Internal, "AheadUpdates", "the unit has no shard");
+  return *found;
+}
+
+std::vector<std::string_view> RuleOptimizer::kinds_ahead(int unit) const {
+  std::vector<std::string_view> kinds;
+  const auto lease = states_.lend(unit, {kMasterState, kParameterState}, StateStore::Use::Shape);
+  if (!keeps_no_copy(lease)) kinds.push_back(kMasterState);
+  kinds.insert(kinds.end(), kinds_.begin(), kinds_.end());
+  return kinds;
+}
+
+std::vector<StatePiece> RuleOptimizer::pieces(int unit) const {
+  const std::vector<std::string_view> kinds = kinds_ahead(unit);
+  const auto is_on_disk = [&](std::string_view kind) { return states_.is_on_disk(unit, kind); };
+  // What lies in memory itself would need a copy of all that changes.
+  if (kinds.empty() || !std::all_of(kinds.begin(), kinds.end(), is_on_disk)) return {};
+  if (states_.is_on_disk(unit, kParameterState) || states_.is_on_disk(unit, kGradientState)) return {};
+  return pieces_with(shard_of(unit), [](const ShardSegment&) { return true; });
+}
+
+void RuleOptimizer::announce(std::span<const int> units) {
+  std::vector<size_t> order;
+  for (const int unit : units)
+    for (size_t i = 0; i < shards_.size(); ++i)
+      if (shards_[i].unit == unit) order.push_back(i);
+  for (size_t i = 0; i < shards_.size(); ++i)
+    if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+  order_ = std::move(order);
+  std::vector<StatePiece> sweep;
+  for (const int unit : units) {
+    const auto pieces = pieces_with(shard_of(unit), [](const ShardSegment&) { return true; });
+    sweep.insert(sweep.end(), pieces.begin(), pieces.end());
+  }
+  states_.announce(sweep, updated_kinds());
+}
+
+bool RuleOptimizer::is_next(const StatePiece& piece) const { return states_.is_next(piece, updated_kinds()); }
+
+bool RuleOptimizer::is_there(const StatePiece& piece) const {
+  return states_.is_there(piece, updated_kinds());
+}
+
+at::Tensor RuleOptimizer::update(const StatePiece& piece, const StepInput& input) {
+  static constexpr std::array kGradient{kGradientState}, kParameter{kParameterState};
+  const at::NoGradGuard no_grad;
+  const std::vector<std::string_view> kinds = kinds_ahead(piece.unit);
+  const at::Tensor parameter =
+      states_.lend(piece, kParameter, StateStore::Use::Read)[kParameterState].clone();
+  RuleMemory memory{.lease = states_.lend_provisionally(piece, kinds),
+                    .gradients = states_.lend(piece, kGradient, StateStore::Use::Read),
+                    .master = {},
+                    .gradient = {},
+                    .parameter = {},
+                    .states = {}};
+  memory.gradient = memory.gradients[kGradientState];
+  memory.master = memory.lease[kMasterState];
+  if (memory.master.defined())
+    memory.parameter = parameter;
+  else
+    memory.master = parameter;
+  for (const std::string& kind : kinds_) memory.states.push_back(memory.lease[kind]);
+  for (const ShardSegment& segment : shard_of(piece.unit).segments) {
+    const ShardSegment part = part_in(piece, segment);
+    if (part.numel() == 0) continue;
+    std::visit([&](const auto& rule) { update_segment(rule, memory, part, input, nullptr); }, rule_);
+  }
+  return parameter;
+}
+
+void RuleOptimizer::accept(const StatePiece& piece) { states_.accept(piece, kinds_ahead(piece.unit)); }
+
+}  // namespace zero
