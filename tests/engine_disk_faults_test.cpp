@@ -34,7 +34,7 @@ zero::EngineOptions options_of(const Way& way, const fs::path& path, const DiskF
   zero::EngineOptions options{.stage = 3, .dtype = at::kBFloat16, .gradient_clipping = way.clipping};
   if (path.empty()) return options;
   options.tiers = {.master = zero::Tier::Disk, .optimizer = zero::Tier::Disk};
-  options.offload = {.path = path, .buffer_count = 3, .piece_numel = 2048, .block_bytes = 4096};
+  options.offload = {.path = path, .buffer_count = 3, .piece_numel = 2048, .block_bytes = 8192};
   if (faults != nullptr) options.offload.devices = std::make_shared<FaultyDisks>(*faults);
   return options;
 }
@@ -120,7 +120,7 @@ TEST_P(DiskFaultsInTraining, AreAnErrorOfEveryRankOrChangeNothing) {
 TEST(DiskFaultsInAStep, AnEngineWhoseStatesArePartOldPartNewGoesNoFurther) {
   const DiskDirectory folder;
   run_ranks(1, [&](const zero::Mesh& mesh) {
-    const DiskFaults faults{.flipped_read = 20};  // one that comes and goes
+    const DiskFaults faults{.flipped_read = 100};  // one that comes and goes
     FaultRun run(mesh, options_of(kWays[0], folder.path(), &faults));
     const auto steps = [&] {
       for (int step = 0; step < kFaultSteps; ++step) run.step(step);

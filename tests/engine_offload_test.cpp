@@ -1,6 +1,8 @@
 // Optimizer states on disk: the same bits as in memory, at every stage and number of ranks, through steps,
 // saves and resumes; and a directory that will not do is an error of every rank before anything is allocated.
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 
 #include <filesystem>
 
@@ -123,6 +125,45 @@ TEST(OffloadedStates, EveryRuleAndWayOfTransferGivesTheSameBits) {
   });
 }
 
+/// torch::optim::AdamW, or RMSprop with momentum.
+zero::OptimizerSpec torch_rule(bool rmsprop) {
+  return zero::TorchOptimizer{[rmsprop](std::vector<torch::optim::OptimizerParamGroup> groups)
+                                  -> std::unique_ptr<torch::optim::Optimizer> {
+    if (rmsprop)
+      return std::make_unique<torch::optim::RMSprop>(std::move(groups),
+                                                     torch::optim::RMSpropOptions(1e-3).momentum(0.9));
+    return std::make_unique<torch::optim::AdamW>(std::move(groups), torch::optim::AdamWOptions(1e-2));
+  }};
+}
+
+TEST(OffloadedStates, OfTorchOptimizersComeAUnitAtATime) {
+  const DiskDirectory folder;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    for (const bool rmsprop : {false, true})
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const std::string what = std::string(rmsprop ? "RMSprop, " : "AdamW, ") + c10::toString(dtype);
+        const zero::EngineOptions options{.stage = 3, .dtype = dtype, .gradient_clipping = 0.5};
+        Trained memory(mesh, torch_rule(rmsprop), options);
+        Trained disk(mesh, torch_rule(rmsprop), on_disk(options, folder.path()));
+        memory.steps(0, 3);
+        disk.steps(0, 3);
+        const fs::path one = memory.engine.save(folder.path() / what / "memory");
+        expect_same(mesh, one, disk.engine.save(folder.path() / what / "disk"), what);
+        Trained resumed(mesh, torch_rule(rmsprop), on_disk(options, folder.path()));
+        resumed.engine.load(one);
+        resumed.steps(3, 5);
+        memory.steps(3, 5);
+        expect_same(mesh, memory.engine.save(folder.path() / what / "memory"),
+                    resumed.engine.save(folder.path() / what / "resumed"), what + ", resumed");
+        const zero::RankPlan& plan = disk.engine.plan().rank;
+        const int64_t moved = disk.engine.stats().disk.written_bytes;
+        EXPECT_EQ(plan.step_disk_bytes, plan.tier_bytes[static_cast<size_t>(zero::Tier::Disk)]);
+        EXPECT_GE(moved, 3 * plan.step_disk_bytes);
+        EXPECT_LT(plan.ring_bytes, plan.file_bytes) << "a unit at a time, not all of them";
+      }
+  });
+}
+
 /// Without the ranks' own: their random generators.
 Tensors values_of(Tensors tensors) {
   std::erase_if(tensors, [](const auto& one) { return one.first.starts_with("rank/"); });
@@ -191,8 +232,8 @@ TEST(OffloadedStates, WhatPassesThroughMemoryIsTheRing) {
     EXPECT_GE(disk.written_bytes - began, 2 * plan.step_written_bytes);
     EXPECT_FALSE(disk.transport.empty());
     EXPECT_EQ(plan.total_bytes(), plan.state_bytes() - plan.master_bytes - plan.optimizer_bytes +
-                                      plan.ring_bytes + plan.gather_window_bytes + plan.bucket_bytes +
-                                      plan.largest_gradient_bytes);
+                                      plan.ring_bytes + plan.ahead_bytes + plan.gather_window_bytes +
+                                      plan.bucket_bytes + plan.largest_gradient_bytes);
   });
 }
 

@@ -382,11 +382,15 @@ TEST(Plan, StatesOnDiskLeaveMemoryForABuffer) {
   const int64_t states = memory.master_bytes + memory.optimizer_bytes;
   EXPECT_EQ(disk.tier_bytes[static_cast<size_t>(Tier::Disk)], states);
   EXPECT_EQ(disk.tier_bytes[static_cast<size_t>(Tier::Device)], memory.state_bytes() - states);
-  EXPECT_EQ(disk.total_bytes(), memory.total_bytes() - states + disk.ring_bytes);
+  EXPECT_EQ(disk.total_bytes(), memory.total_bytes() - states + disk.ring_bytes + disk.ahead_bytes);
+  options.offload.step_in_backward = StepInBackward::Off;
+  const RankPlan after = rank_plan(three_kinds(), options, 4, kTight);
+  EXPECT_EQ(after.ahead_bytes, 0);
+  EXPECT_EQ(disk.file_bytes, 2 * after.file_bytes) << "each piece has two places";
   // Two units: each state is a block of 4 KiB, the fp16 unit has a master beside its moments.
-  EXPECT_EQ(disk.file_bytes, (3 + 2) * 4096);
-  EXPECT_EQ(disk.step_read_bytes, disk.file_bytes);
-  EXPECT_EQ(disk.step_written_bytes, disk.file_bytes);
+  EXPECT_EQ(after.file_bytes, (3 + 2) * 4096);
+  EXPECT_EQ(disk.step_read_bytes, after.file_bytes);
+  EXPECT_EQ(disk.step_written_bytes, after.file_bytes);
   EXPECT_EQ(disk.ring_bytes, options.offload.buffer_count * 3 * 4096);
   options.offload.ratio = 0.5;
   const RankPlan part = rank_plan(three_kinds(), options, 4, kTight);

@@ -76,6 +76,7 @@ struct StateBytes {
   int64_t optimizer_bytes = 8;    // the optimizer's states: 8 AdamW, 0 plain SGD
   int64_t block_numel = 1;        // elements whose states share something, and that no shard's border parts
   int64_t block_bytes = 0;        // what they share: scales
+  bool whole_units = false;       // as OptimizerBytes has it
   int64_t optimizer_bytes_of(int64_t numel) const {
     return numel * optimizer_bytes + (numel + block_numel - 1) / block_numel * block_bytes;
   }
@@ -95,6 +96,7 @@ struct RankPlaces {
 struct OptimizerBytes {
   int64_t states = 8;         // an element: moments, as optimizer_state_bytes() of optimizer.h
   bool by_element = true;     // updates each element by itself, without norms of parameters
+  bool whole_units = false;   // states on disk are in memory a unit at a time, not a piece
   bool splits_master = true;  // works on masters of which a bf16 parameter holds the upper half
   int64_t block_numel = 1;    // elements of a block, and bytes for each beside its elements' own
   int64_t block_bytes = 0;

@@ -81,7 +81,7 @@ TorchShardOptimizer::Shard TorchShardOptimizer::make_shard(const TorchOptimizer&
   Shard shard;
   shard.given = std::move(given);
   {
-    const auto lease = states_.lend(shard.given.unit, {kMasterState}, StateStore::Use::Read);
+    const auto lease = states_.lend(shard.given.unit, {kMasterState}, StateStore::Use::Shape);
     const at::Tensor& master = lease[kMasterState];
     for (const std::string& name : names_)
       states_.create(shard.given.unit, name, master.numel(), master.options(), shard.given.tier);

@@ -385,7 +385,7 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
                 .optimizer_bytes = optimizer.states,
                 .block_numel = optimizer.block_numel,
                 .block_bytes = optimizer.block_bytes,
-                .step_passes = optimizer.by_element ? 1 : 2};
+                .whole_units = optimizer.whole_units};
   plan.accumulation_steps = options.accumulation_steps;
   plan.gradient_predivide_factor = options.gradient_predivide_factor;
   plan.reduce_bucket_numel = options.reduce_bucket_numel;

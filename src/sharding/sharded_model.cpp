@@ -34,6 +34,7 @@ OptimizerBytes bytes_of(const OptimizerSpec& optimizer) {
   // Of a torch optimizer whose states are not known: two moments.
   return {.states = optimizer_state_bytes(optimizer).value_or(8),
           .by_element = false,
+          .whole_units = true,
           .splits_master = split_masters_work(optimizer)};
 }
 
@@ -92,8 +93,15 @@ void ShardedModel::open_tiers(const OptimizerSpec& spec) {
 // Before anything is allocated: a directory that will not do is an error of all ranks.
 void ShardedModel::open_disk(const OptimizerSpec& spec) {
   if (plan.rank.file_bytes == 0) return;
-  require(rule_of(spec).has_value(), ErrorKind::Unsupported, "offload",
-          "the states of a torch optimizer cannot be on disk", "use one of zero's own optimizers");
+  require(optimizer_state_bytes(spec).has_value(), ErrorKind::Unsupported, "offload",
+          "this torch optimizer keeps states that nobody else knows: they cannot be on disk",
+          "use torch::optim's Adam, AdamW, SGD, RMSprop or Adagrad, or zero's own optimizers");
+  const bool moves_more = std::any_of(plan.units.begin(), plan.units.end(), [](const UnitLayout& unit) {
+    return unit.tiers.parameter == Tier::Disk || unit.tiers.gradient == Tier::Disk;
+  });
+  require(!moves_more || rule_of(spec).has_value(), ErrorKind::Unsupported, "offload",
+          "beside a torch optimizer parameters and gradients cannot be on disk",
+          "leave them in memory, or use one of zero's own optimizers");
   together(mesh, "offload", [&] {
     const OffloadOptions& how = plan.offload;
     std::function<std::unique_ptr<tiers::BlockDevice>(int)> open_device;
