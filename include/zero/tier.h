@@ -35,7 +35,8 @@ struct StateTiers {
 /// on with others. Where a gradient is not finite the step is undone: the file has two places for every
 /// piece.
 enum class StepInBackward {
-  Auto,  // where nothing of the update depends on all gradients: no clipping, no rule with norms; on CPU
+  Auto,  // where nothing of the update depends on all gradients: no clipping, no rule with norms; on CPU,
+         // and states are not placed within a given memory
   On,    // or it is an error that says why not
   Off,
 };

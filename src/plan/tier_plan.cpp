@@ -400,6 +400,12 @@ void Chooser::explain(TierPlan& result) const {
       ".";
 }
 
+// Within a given memory no parameters wait beside gradients, unless that was asked for.
+void wait_with_steps(EngineOptions& options) {
+  StepInBackward& ahead = options.offload.step_in_backward;
+  if (ahead == StepInBackward::Auto) ahead = StepInBackward::Off;
+}
+
 }  // namespace
 
 double TierTraffic::seconds(const TierRates& rates) const {
@@ -422,6 +428,7 @@ TierTraffic tier_traffic(const Plan& plan, bool clips, bool on_cpu) {
 }
 
 void use_tiers(EngineOptions& options, const TierPlan& tiers) {
+  wait_with_steps(options);
   options.unit_tiers = tiers.unit_tiers;
   options.budget_bytes = tiers.budget_bytes;
   options.share_parameters = tiers.share_parameters;
@@ -430,6 +437,7 @@ void use_tiers(EngineOptions& options, const TierPlan& tiers) {
 
 TierPlan choose_tiers(const ModuleSpec& root, EngineOptions options, const RankPlaces& places,
                       const OptimizerBytes& optimizer, const TierRequest& request) {
+  wait_with_steps(options);
   require(request.memory_bytes > 0, ErrorKind::Config, "offload.memory",
           "expected more than 0 bytes, got " + std::to_string(request.memory_bytes));
   const TierRates& rates = request.rates;
