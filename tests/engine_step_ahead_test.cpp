@@ -27,7 +27,7 @@ constexpr int kBlocks = 3, kRows = 12;
 
 /// What a step does beside the usual.
 struct StepPlan {
-  int skipped_block = -1;    // is not run: its parameters have no gradient
+  int skipped_block = -1;    // its parameters have no gradient
   bool runs_twice = false;   // the first block, each time with a backward of its own
   bool is_infinite = false;  // the embedding's gradient, which comes last
 };
@@ -66,7 +66,10 @@ struct WordNetImpl : torch::nn::Module {
   Tensor loss(const Batch& batch) {
     Tensor x = embedding(batch.tokens);
     for (int i = 0; i < kBlocks; ++i) {
-      if (i == plan.skipped_block) continue;
+      if (i == plan.skipped_block) {
+        x = x + layers[static_cast<size_t>(i)]->as<BlockImpl>()->forward(x).detach();
+        continue;
+      }
       if (!plan.runs_twice || i > 0) {
         x = layers[static_cast<size_t>(i)]->as<BlockImpl>()->forward(x);
         continue;
