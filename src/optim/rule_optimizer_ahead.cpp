@@ -67,13 +67,13 @@ at::Tensor RuleOptimizer::update(const StatePiece& piece, const StepInput& input
   const std::vector<std::string_view> kinds = kinds_ahead(piece.unit);
   const at::Tensor parameter =
       states_.lend(piece, kParameter, StateStore::Use::Read)[kParameterState].clone();
+  const auto gradient = states_.lend(piece, kGradient, StateStore::Use::Read);
   RuleMemory memory{.lease = states_.lend_provisionally(piece, kinds),
-                    .gradients = states_.lend(piece, kGradient, StateStore::Use::Read),
                     .master = {},
                     .gradient = {},
                     .parameter = {},
                     .states = {}};
-  memory.gradient = memory.gradients[kGradientState];
+  memory.gradient = gradient[kGradientState];
   memory.master = memory.lease[kMasterState];
   if (memory.master.defined())
     memory.parameter = parameter;

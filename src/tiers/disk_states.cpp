@@ -157,6 +157,7 @@ void DiskStates::accept(const Piece& piece) {
   provisional_.erase(found);
   const auto index = static_cast<size_t>(piece.index);
   for (const State state : piece.states) {
+    close_windows(state);
     Stored& stored = states_[static_cast<size_t>(state)];
     std::swap(stored.pieces[index], stored.second_places[index]);
   }
