@@ -137,10 +137,9 @@ TEST(ConfigBatch, RanksAreChecked) {
       resolve_error("{" + batch + ",\n\"parallel\": {\n\"sequence\": true}}", 4),
       "config error: f:3: parallel.sequence: the sequence is cut over the ranks that share a layer, and "
       "parallel.tensor is 1; set parallel.tensor, or remove the key");
-  EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"pipeline\": 4}}", 4),
-            "unsupported error: f:3: parallel.pipeline: expected 1, got 4: there is no pipeline parallelism "
-            "yet; set it "
-            "to 1 or remove the key");
+  EXPECT_EQ(resolve_error("{" + batch + ",\n\"parallel\": {\n\"pipeline\": 3}}", 4),
+            "config error: f:3: parallel.pipeline: expected a divisor of the 4 ranks, got 3");
+  EXPECT_EQ(resolve_error("{" + batch + ", \"parallel\": {\"pipeline\": 4}}", 4), "");
   EXPECT_EQ(
       resolve_error("{" + batch + ",\n\"zero_optimization\": {\"stage\": 3,\n\"mics_shard_size\": 2}}", 3),
       "config error: f:3: parallel.shard_group: expected a divisor of the 3 ranks, got 2");
@@ -149,6 +148,16 @@ TEST(ConfigBatch, RanksAreChecked) {
   EXPECT_EQ(
       resolve_error("{" + batch + ", \"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2}}", 4), "");
   EXPECT_THROW(resolve(Config{}, 0), Error);
+}
+
+// A batch is shared out among the ranks that have other samples.
+TEST(ConfigBatch, RanksOfAPipelineShareSamples) {
+  const Config c = resolve(parse(R"({"train_batch_size": 24, "gradient_accumulation_steps": 3,
+                                     "pipeline": {"stages": 2, "partition": "parameters"}})"),
+                           4);
+  EXPECT_EQ(c.train_micro_batch_size, 4);
+  EXPECT_EQ(c.parallel.pipeline, 2);
+  EXPECT_EQ(c.parallel.balance, ParallelConfig::Balance::Parameters);
 }
 
 TEST(ConfigResolve, FillsInWhatFollows) {

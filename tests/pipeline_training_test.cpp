@@ -67,7 +67,7 @@ std::vector<PipelineStage> stages_of_net(SmallNet net, std::vector<int> blocks) 
     if (is_first || is_last) stages[s].parameters.push_back("embedding.*");
     for (int i = begin; i < end; ++i) stages[s].parameters.push_back("layers." + std::to_string(i) + ".*");
     if (is_last) stages[s].parameters.push_back("norm.*");
-    stages[s].forward = [=](const StageTensors& in) mutable {
+    stages[s].forward = [=](const StageTensors& in, int) mutable {
       at::Tensor x = is_first ? net->embedding(in.at(0)) : in.at(0);
       for (int i = begin; i < end; ++i) x = net->layers[i]->as<BlockImpl>()->forward(x);
       if (is_last) x = torch::nn::functional::linear(net->norm(x), net->embedding->weight);

@@ -1,2 +1,3 @@
 # src/stages: training through a pipeline.
-zero_test(stages TORCH RANKS 4 TIMEOUT 600 USES stages engine models operators FILES split_backward pipeline_training)
+zero_test(stages TORCH RANKS 4 TIMEOUT 600 USES stages mesh engine models operators FILES split_backward pipeline_training pipeline_faults)
+zero_test(pipeline_runs TORCH RANKS 4 TIMEOUT 600 USES train export plan config LIBS nlohmann_json::nlohmann_json FILES pipeline_runs stage_balance pipeline_plan)

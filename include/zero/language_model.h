@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ class Rotation;
 struct BlockContext {
   KeyValueCache* cache = nullptr;                 // of the positions before; null: there are none
   std::shared_ptr<const Rotation> rotation = {};  // of these positions, in models that rotate
+  std::optional<uint64_t> dropout_seed = {};      // LanguageModel::set_dropout_seed()
 };
 
 /// One of a model's equal layers.
@@ -94,6 +96,11 @@ class LanguageModel : public torch::nn::Module {
   torch::Tensor last_part_loss(const torch::Tensor& x, const torch::Tensor& targets);
   int64_t block_count();
 
+  /// Before the embedding's dropout, and before each block's, the default generator begins at a number that
+  /// follows from this seed and from which of them it is: what is dropped does not depend on who runs the
+  /// blocks before. Counts for the forwards that follow. Unset: the generator is left alone.
+  void set_dropout_seed(std::optional<uint64_t> seed) { dropout_seed_ = seed; }
+
   /// Which blocks are recomputed in backward: the same bits with less memory and more time. Before the first
   /// forward.
   void set_recompute(const RecomputePolicy& policy) { chain_ = BlockChain(policy); }
@@ -128,6 +135,7 @@ class LanguageModel : public torch::nn::Module {
 
   std::string name_;
   int64_t vocab_size_, context_length_;
+  std::optional<uint64_t> dropout_seed_;
   BlockChain chain_;
 };
 

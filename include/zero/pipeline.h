@@ -47,8 +47,8 @@ struct PipelineStage {
   /// first, and it counts once in norms and checkpoints.
   std::vector<std::string> parameters;
   /// From what the stage before gave (the first: the micro-batch's input) to what the next one, or the loss,
-  /// takes. Uses parameters of the module's that `parameters` match, and no others.
-  std::function<StageTensors(const StageTensors&)> forward;
+  /// takes, of micro-batch `index`. Uses parameters of the module's that `parameters` match, and no others.
+  std::function<StageTensors(const StageTensors& inputs, int index)> forward;
 };
 
 /// Neighbouring elements of a Sequential of one tensor: `counts[s]` for stage s, all of them together.

@@ -210,6 +210,22 @@ Format<std::vector<std::string>> list_of_globs() {
   return format;
 }
 
+Format<std::vector<int64_t>> list_of_counts() {
+  Format<std::vector<int64_t>> format;
+  format.expected = "a list of integers >= 0";
+  format.schema = {{"type", "array"}, {"items", integer(0).schema}};
+  format.parse = [](const Value& value, std::vector<int64_t>& out) {
+    std::vector<int64_t> items(value.items.size());
+    if (value.kind != Value::Kind::Array) return false;
+    for (size_t i = 0; i < items.size(); i++)
+      if (!integer(0).parse(value.items[i], items[i])) return false;
+    out = std::move(items);
+    return true;
+  };
+  format.print = to_json_value<std::vector<int64_t>>;
+  return format;
+}
+
 Format<std::array<double, 2>> pair_below_one() {
   Format<std::array<double, 2>> format;
   format.expected = "a list of two numbers >= 0 and < 1";

@@ -49,6 +49,7 @@ Format<std::string> text();
 Format<std::string> nonempty_text();
 Format<std::string> glob();
 Format<std::vector<std::string>> list_of_globs();
+Format<std::vector<int64_t>> list_of_counts();   // each >= 0
 Format<std::array<double, 2>> pair_below_one();  // two numbers in [0, 1)
 
 /// Bytes: a whole number, "512MiB", "1.5 GB", or "all" (kAllBytes); null is -1.

@@ -71,17 +71,28 @@ void resolve_batch(Config& c, int ranks) {
   c.gradient_accumulation_steps = batch.accumulation;
 }
 
+// What stages of layers do not do yet.
+void check_pipeline(const Config& c) {
+  const auto refuse = [&](bool is_asked, const char* key, const char* remedy) {
+    require(!is_asked, ErrorKind::Unsupported, c.place(key),
+            std::string(key) + ": not with parallel.pipeline " + to_string(c.parallel.pipeline) + " yet",
+            remedy);
+  };
+  refuse(c.parallel.tensor > 1, "parallel.tensor", "use one of the two");
+  refuse(c.precision.fp16, "fp16.enabled", "train in bf16");
+  refuse(c.lora.rank > 0, "lora.rank", "train adapters without a pipeline");
+  refuse(c.checkpoint.trainable_only, "checkpoint.trainable_only", "save frozen parameters too");
+  refuse(c.offload.is_auto(), "offload", "say where each kind of state is");
+  refuse(c.recompute.every == kRecomputeAuto, "activation_checkpointing.recompute",
+         "recompute all blocks, or every k-th");
+}
+
 void check_ranks(const Config& c, int ranks) {
   require(ranks >= 1, ErrorKind::Usage, "resolve", "expected at least 1 rank, got " + to_string(ranks));
   require(c.parallel.ranks == 0 || c.parallel.ranks == ranks, ErrorKind::Config, c.place("parallel.ranks"),
           "parallel.ranks: expected " + to_string(ranks) + ", the number of ranks that run, got " +
               to_string(c.parallel.ranks),
           "start that many ranks or remove the key");
-  const auto not_yet = [&](int value, const std::string& key, const char* what) {
-    require(value == 1, ErrorKind::Unsupported, c.place(key),
-            key + ": expected 1, got " + to_string(value) + ": there is no " + what + " yet",
-            "set it to 1 or remove the key");
-  };
   require(ranks % c.parallel.tensor == 0, ErrorKind::Config, c.place("parallel.tensor"),
           "parallel.tensor: expected a divisor of the " + to_string(ranks) + " ranks, got " +
               to_string(c.parallel.tensor));
@@ -94,7 +105,11 @@ void check_ranks(const Config& c, int ranks) {
       c.place("parallel.tensor"),
       "parallel.tensor: expected 1, got " + to_string(c.parallel.tensor) + ", with activation checkpointing",
       "remove one of the two");
-  not_yet(c.parallel.pipeline, "parallel.pipeline", "pipeline parallelism");
+  require(ranks % c.parallel.pipeline == 0, ErrorKind::Config, c.place("parallel.pipeline"),
+          "parallel.pipeline: expected a divisor of the " + to_string(ranks) + " ranks, got " +
+              to_string(c.parallel.pipeline));
+  if (c.parallel.pipeline > 1) check_pipeline(c);
+  ranks /= c.parallel.pipeline;
   const int group = c.parallel.shard_group_ranks;
   require(group == 0 || (group <= ranks && ranks % group == 0), ErrorKind::Config,
           c.place("parallel.shard_group"),
@@ -165,7 +180,9 @@ OptimizerRule OptimizerConfig::effective_rule() const {
                .bias_correction = adam->bias_correction};
 }
 
-int data_ranks(const Config& config, int ranks) { return ranks / config.parallel.tensor; }
+int data_ranks(const Config& config, int ranks) {
+  return ranks / config.parallel.tensor / config.parallel.pipeline;
+}
 
 Config resolve(Config config, int ranks) {
   // A Config made or changed by a program has been checked by nobody: reading its JSON checks every value.

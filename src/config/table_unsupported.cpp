@@ -2,6 +2,9 @@
 
 #include "config/rows.h"
 
+// See table_own.cpp.
+#define ZERO_AT(path) (+[](Config & config) -> auto& { return config.path; })
+
 namespace zero::config {
 
 namespace {
@@ -16,9 +19,16 @@ Row off_monitor(std::string name, std::vector<std::string> others, std::string d
 
 Row pipeline_row() {
   return section<Config>(
-      "pipeline", {off("stages", {"auto", 1}, "no pipeline parallelism"), off("partition", {"best"}, ""),
-                   off("seed_layers", {false}, ""), off("activation_checkpoint_interval", {0}, ""),
-                   off("pipe_partitioned", {true}, ""), off("grad_partitioned", {true}, "")});
+      "pipeline",
+      {shorthand("stages", ZERO_AT(parallel.pipeline), null_as(1, count(1)), "parallel.pipeline",
+                 "DeepSpeed's ranks along a pipeline"),
+       shorthand("partition", ZERO_AT(parallel.balance),
+                 choice<ParallelConfig::Balance>({{"best", ParallelConfig::Balance::Cost},
+                                                  {"parameters", ParallelConfig::Balance::Parameters},
+                                                  {"uniform", ParallelConfig::Balance::Uniform}}),
+                 "parallel.balance", "best: cost"),
+       off("seed_layers", {false}, ""), off("activation_checkpoint_interval", {0}, ""),
+       off("pipe_partitioned", {true}, ""), off("grad_partitioned", {true}, "")});
 }
 
 Rows precision_rows() {

@@ -1,5 +1,6 @@
 #include "zero/language_model.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -26,6 +27,15 @@ std::string sizes_of(const torch::Tensor& t) {
   std::string text = "[";
   for (int64_t size : t.sizes()) text.append(text.size() > 1 ? ", " : "").append(std::to_string(size));
   return text + "]";
+}
+
+// splitmix64; the CPU's generator looks at 32 bits.
+void seed_part(std::optional<uint64_t> seed, int64_t part) {
+  if (!seed) return;
+  uint64_t x = *seed + (static_cast<uint64_t>(part) + 1) * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  at::manual_seed((x ^ x >> 31) & 0xffffffffu);
 }
 
 }  // namespace
@@ -73,6 +83,7 @@ torch::Tensor LanguageModel::loss(const torch::Tensor& tokens, const torch::Tens
 
 torch::Tensor LanguageModel::first_part(const torch::Tensor& tokens, int64_t begin) {
   check_tokens(tokens, begin);
+  if (is_training()) seed_part(dropout_seed_, 0);
   return enter(torch::embedding(embedding_weight(), tokens), begin);
 }
 
@@ -80,7 +91,8 @@ torch::Tensor LanguageModel::run_blocks(torch::Tensor x, int64_t first, int64_t 
   require(0 <= first && first <= last && last <= block_count(), ErrorKind::Usage, name_ + " blocks",
           "there are no blocks " + std::to_string(first) + " to " + std::to_string(last) + " of " +
               std::to_string(block_count()));
-  const BlockContext context{.cache = cache, .rotation = rotation(x, cache ? cache->length() : 0)};
+  const BlockContext context{
+      .cache = cache, .rotation = rotation(x, cache ? cache->length() : 0), .dropout_seed = dropout_seed_};
   return chain_.run(std::move(x), first, last, [this, context](const torch::Tensor& in, int64_t layer) {
     return apply_block(in, context, layer);
   });
@@ -88,6 +100,7 @@ torch::Tensor LanguageModel::run_blocks(torch::Tensor x, int64_t first, int64_t 
 
 // The only place that runs a block.
 torch::Tensor LanguageModel::apply_block(const torch::Tensor& x, const BlockContext& context, int64_t layer) {
+  if (is_training()) seed_part(context.dropout_seed, layer + 1);
   return blocks()[layer]->as<TransformerBlock>()->forward(x, context, layer);
 }
 

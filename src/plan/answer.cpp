@@ -1,6 +1,7 @@
 // The verb `zero plan` without its command line.
 #include <algorithm>
 
+#include "plan/pipeline_plan.h"
 #include "zero/error.h"
 #include "zero/hf_model.h"
 #include "zero/placement.h"
@@ -66,6 +67,13 @@ PlanAnswer answer_config(const PlanRequest& request,
   config = resolve(std::move(config), ranks);
   require(config.parallel.tensor == 1, ErrorKind::Unsupported, config.place("parallel.tensor"),
           "parallel.tensor: plans do not know of ranks that share layers", "set it to 1 or remove the key");
+  if (config.parallel.pipeline > 1) {
+    require(!memory, ErrorKind::Unsupported, "--memory", "a pipeline's plan does not search what fits",
+            "compare with the bytes of each rank that it prints");
+    const PipelinePlan plan =
+        plan_pipeline(config, spec_of(config), ranks, request.hosts, request.cuda_devices);
+    return {printed(plan, request.json), config.origin.notes};
+  }
   TierMachine machine;
   if (request.machine && config.offload.is_auto())
     machine = request.machine(config.offload, std::max(1, ranks / request.hosts));

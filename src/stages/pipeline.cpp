@@ -9,9 +9,10 @@
 #include <map>
 #include <utility>
 
+#include "base/error_text.h"
 #include "compute/wait_place.h"
 #include "engine/engine_access.h"
-#include "mesh/agree.h"
+#include "mesh/rank_places.h"
 #include "pipeline/schedules.h"
 #include "stages/places.h"
 #include "stages/same_values.h"
@@ -92,6 +93,7 @@ struct Pipeline::State {
         EngineOptions engine_options, const PipelineOptions& pipeline_options, const Mesh& the_mesh);
 
   void run(const Action& action, const Input& input, const Loss& loss);
+  void evaluate(int index, const std::vector<int>& own, const Input& input, const Loss& loss);
   void forward(int stage, int micro_batch, const Input& input, const Loss& loss);
   void backward(int stage, int micro_batch, bool splits);
   void backward_of_weights(int stage, int micro_batch);
@@ -100,6 +102,7 @@ struct Pipeline::State {
   void give_on(const StageTensors& outputs, int stage, int micro_batch);
   void give_back(const StageTensors& gradients, int stage, int micro_batch);
   at::Tensor shared_losses();
+  void abandon(const char* reason) noexcept;
   template <class Work>
   void together(Work work);
 
@@ -166,7 +169,7 @@ StageTensors Pipeline::State::compute(int stage, int micro_batch, const StageTen
     at::manual_seed(seed_of({*options.seed, pass, static_cast<uint64_t>(mesh.group("dp").rank()),
                              static_cast<uint64_t>(micro_batch), static_cast<uint64_t>(stage)}));
   return engine->forward([&] {
-    StageTensors result = stages[stage].forward(inputs);
+    StageTensors result = stages[stage].forward(inputs, micro_batch);
     if (!is_last(stage)) return result;
     const at::Tensor value = loss(result, micro_batch);
     require(value.defined() && value.numel() == 1, ErrorKind::Usage, "pipeline", "a loss is no scalar");
@@ -235,6 +238,17 @@ void Pipeline::State::backward_of_weights(int stage, int micro_batch) {
   under_way.erase({stage, micro_batch});
 }
 
+// Names of messages go round: what they were given to before has been taken.
+void Pipeline::State::evaluate(int index, const std::vector<int>& own, const Input& input, const Loss& loss) {
+  const int name = index % options.micro_batches;
+  if (name == 0) places.finish();
+  for (const int stage : own) {
+    const StageTensors inputs =
+        stage == 0 ? input(index) : places.take({Kind::Activations, stage - 1, name}, stage);
+    give_on(compute(stage, index, inputs, loss), stage, name);
+  }
+}
+
 void Pipeline::State::run(const Action& action, const Input& input, const Loss& loss) {
   const TraceScope span(mesh.trace(), Trace::Row::Compute, to_string(action, places.shape()));
   const int stage = places.stage_of(action);
@@ -258,16 +272,25 @@ at::Tensor Pipeline::State::shared_losses() {
   return std::exchange(losses, at::Tensor());
 }
 
+void Pipeline::State::abandon(const char* reason) noexcept {
+  under_way.clear();
+  tied->abandon();
+  places.abandon();
+  places.follow_table(true);
+  EngineAccess::state(*engine).fail_pass(reason);
+}
+
 // What fails here is told to the other ranks, who would wait otherwise.
 template <class Work>
 void Pipeline::State::together(Work work) {
   try {
     work();
+  } catch (const Error& error) {
+    abandon(error.what());
+    if (error.kind() != ErrorKind::Comm) throw;
+    fail(ErrorKind::Comm, "", detail::with_places(mesh.axes(), text_without_kind(error)));
   } catch (const std::exception& error) {
-    under_way.clear();
-    tied->abandon();
-    places.abandon();
-    EngineAccess::state(*engine).fail_pass(error.what());
+    abandon(error.what());
     throw;
   }
 }
@@ -282,34 +305,39 @@ Pipeline::~Pipeline() = default;
 
 at::Tensor Pipeline::train(const Input& input, const Loss& loss) {
   State& state = *state_;
+  at::Tensor losses;
   state.together([&] {
     state.losses =
         at::zeros({state.options.micro_batches}, at::TensorOptions(state.mesh.device()).dtype(at::kDouble));
     for (const Action& action : state.places.own_actions()) state.run(action, input, loss);
     EngineAccess::finish(*state.engine, state.tied->totals());
     state.places.finish();
+    losses = state.shared_losses();
   });
   state.pass++;
-  return state.shared_losses();
+  return losses;
 }
 
-StepResult Pipeline::step() { return state_->engine->step(); }
+StepResult Pipeline::step() {
+  StepResult result;
+  state_->together([&] { result = state_->engine->step(); });
+  return result;
+}
 
 at::Tensor Pipeline::evaluate(int micro_batches, const Input& input, const Loss& loss) {
   const at::NoGradGuard no_grad;
   State& state = *state_;
   require(micro_batches >= 0, ErrorKind::Usage, "pipeline", "a negative number of micro-batches");
+  at::Tensor losses;
   state.together([&] {
     state.losses = at::zeros({micro_batches}, at::TensorOptions(state.mesh.device()).dtype(at::kDouble));
-    const std::vector<int> own = own_stages();
-    for (int i = 0; i < micro_batches; ++i)
-      for (const int stage : own) {
-        const StageTensors inputs = state.inputs_of(stage, i, input);
-        state.give_on(state.compute(stage, i, inputs, loss), stage, i);
-      }
+    state.places.follow_table(false);
+    for (int i = 0; i < micro_batches; ++i) state.evaluate(i, own_stages(), input, loss);
     state.places.finish();
+    state.places.follow_table(true);
+    losses = state.shared_losses();
   });
-  return state.shared_losses();
+  return losses;
 }
 
 Engine& Pipeline::engine() { return *state_->engine; }
@@ -342,7 +370,7 @@ std::vector<PipelineStage> stages_of(torch::nn::SequentialImpl& module, const st
     PipelineStage stage;
     for (size_t i = begin; i < end; ++i)
       if (!named[i].value()->parameters().empty()) stage.parameters.push_back(named[i].key() + ".*");
-    stage.forward = [&module, begin, end](const StageTensors& inputs) {
+    stage.forward = [&module, begin, end](const StageTensors& inputs, int) {
       at::Tensor x = inputs.at(0);
       for (auto at = module.begin() + begin; at != module.begin() + end; ++at)
         x = at->any_forward(x).get<at::Tensor>();

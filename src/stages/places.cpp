@@ -31,6 +31,7 @@ Places::Places(pipeline::Table table, int rank, Group pipeline, at::Device devic
 
 // Sums of tied gradients come after the last action.
 int Places::made_at(const MessageName& name) const {
+  if (!follows_) return 0;
   if (name.kind == Kind::Totals) return std::numeric_limits<int>::max();
   const int index = name.stage * table_.shape.micro_batches + name.micro_batch;
   // Tied gradients are given with the gradients of inputs.
@@ -38,7 +39,7 @@ int Places::made_at(const MessageName& name) const {
 }
 
 int Places::taken_at(const MessageName& name, int stage) const {
-  if (name.kind == Kind::Totals) return std::numeric_limits<int>::max();
+  if (!follows_ || name.kind == Kind::Totals) return std::numeric_limits<int>::max();
   const int index = stage * table_.shape.micro_batches + name.micro_batch;
   if (name.kind == Kind::Activations) return forwards_[index];
   return name.kind == Kind::Gradients ? backwards_[index] : weights_[index];

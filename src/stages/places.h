@@ -30,6 +30,8 @@ class Places {
   std::vector<at::Tensor> take(const MessageName& name, int at_stage);
 
   void finish() { messages_.finish(); }
+  /// Off: what follows is not in the table's order, and what is sent is kept until finish().
+  void follow_table(bool follows) { follows_ = follows; }
   void abandon();
 
  private:
@@ -40,6 +42,7 @@ class Places {
 
   pipeline::Table table_;
   int rank_;
+  bool follows_ = true;
   Messages messages_;
   std::map<std::tuple<Kind, int, int, int>, std::vector<std::vector<at::Tensor>>> in_hand_;
   std::vector<int> forwards_, backwards_, weights_;  // place in its rank's row, by stage and micro-batch

@@ -68,6 +68,9 @@ int run_simulate(int argc, char** argv) {
   require(config.parallel.tensor == 1, ErrorKind::Unsupported, config.place("parallel.tensor"),
           "parallel.tensor: one rank alone cannot be simulated of several that share layers",
           "set it to 1 or remove the key");
+  require(config.parallel.pipeline == 1, ErrorKind::Unsupported, config.place("parallel.pipeline"),
+          "parallel.pipeline: a simulation is of ranks along dp alone",
+          "`zero plan` shows a pipeline's stages");
   if (options.trace) check_trace_file(arguments.trace);
   for (const std::string& note : config.origin.notes) std::cerr << "zero: note: " << note << "\n";
   at::set_num_threads(1);  // what is computed is small

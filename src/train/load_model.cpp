@@ -98,6 +98,8 @@ SavedModel find_model(const fs::path& model) {
   const fs::path checkpoint = find_checkpoint(model);
   training::CheckpointMetadata metadata;
   training::naming_older(checkpoint, [&] { metadata = training::read_metadata(checkpoint); });
+  // A checkpoint is one model however many ranks had it: whoever reads it shards it over "dp".
+  metadata.config.parallel.pipeline = 1;
   return {.checkpoint = checkpoint,
           .config = metadata.config,
           .vocabulary = metadata.vocabulary,

@@ -23,6 +23,7 @@
 #include "train/process_memory.h"
 #include "train/progress.h"
 #include "train/run_directory.h"
+#include "train/training_engine.h"
 #include "train/training_model.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
@@ -104,7 +105,8 @@ class Trainer {
   fs::path start();
   void resume();
   StepReport step();
-  at::Tensor micro_batch(int64_t micro);
+  training::Batch micro_batch(int64_t micro);
+  uint64_t seed_of_micro_batch(int64_t micro) const;
   void share(const at::Tensor& loss_sum, StepReport& report);
   void record(const StepReport& report);
   void evaluate_now();
@@ -129,7 +131,7 @@ class Trainer {
   std::shared_ptr<LanguageModel> model_;
   std::string placement_;  // what was chosen of where states are
   TensorParallel parallel_;
-  Engine engine_;
+  training::TrainingEngine training_;
   int64_t step_ = 0, position_ = 0;
   bool evaluation_due_ = false;  // of the resumed checkpoint
   bool save_requested_ = false;  // on some rank, after the last step
@@ -147,10 +149,10 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       checkpoint_(start()),
       model_(training::training_model(config)),
       parallel_(training::parallelized(*model_, config, mesh)),
-      engine_(*model_, optimizer_of(config),
-              engine_options_with(config, mesh, open_values_together(config, mesh, checkpoint_), parallel_,
-                                  placement_),
-              mesh) {
+      training_(config, model_,
+                engine_options_with(config, mesh, open_values_together(config, mesh, checkpoint_), parallel_,
+                                    placement_),
+                mesh, [this](int64_t micro) { return seed_of_micro_batch(micro); }) {
   at::manual_seed(dropout_seed(config.run.seed, mesh.group("dp").rank()));
   result_.loss = std::numeric_limits<double>::quiet_NaN();
   if (!checkpoint_.empty()) resume();
@@ -163,7 +165,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
                                                    config_.run.steps, config_.logging.print_interval_steps);
   if (!placement_.empty()) progress_->note(placement_);
-  if (const DiskStats disk = engine_.stats().disk; !disk.transport.empty())
+  if (const DiskStats disk = training_.engine().stats().disk; !disk.transport.empty())
     progress_->note("states on disk in " + config_.offload.how.path + ", by " + disk.transport);
   if (!checkpoint_.empty()) progress_->note("going on from " + checkpoint_.string());
   if (!resumed_with_.empty()) progress_->note("with other settings than before: " + resumed_with_);
@@ -187,7 +189,7 @@ void Trainer::resume() {
       metadata = training::read_metadata(checkpoint_);
       data_.train.require_vocabulary(metadata.vocabulary);
     });
-    engine_.load(checkpoint_);
+    training_.engine().load(checkpoint_);
   });
   step_ = metadata.step;
   position_ = metadata.position;
@@ -197,8 +199,23 @@ void Trainer::resume() {
     resumed_with_ += (resumed_with_.empty() ? "" : "; ") + change;
 }
 
-// One forward and backward; the loss, without its graph.
-at::Tensor Trainer::micro_batch(int64_t micro) {
+// Follows from where the run is, whatever ranks and stages it has: ranks along "dp" and micro-batches drop
+// other activations, and neighbouring run seeds share none.
+uint64_t Trainer::seed_of_micro_batch(int64_t micro) const {
+  const Group dp = mesh_.group("dp");
+  const uint64_t numbers[] = {static_cast<uint64_t>(config_.run.seed), static_cast<uint64_t>(position_),
+                              static_cast<uint64_t>(micro * dp.size() + dp.rank())};
+  uint64_t x = 0;
+  for (const uint64_t number : numbers) {
+    x = (x + number + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    x ^= x >> 31;
+  }
+  return x;
+}
+
+training::Batch Trainer::micro_batch(int64_t micro) {
   const Group dp = mesh_.group("dp");
   const auto samples = sampler_.batch(position_, {.rank = dp.rank(),
                                                   .world = dp.size(),
@@ -208,11 +225,7 @@ at::Tensor Trainer::micro_batch(int64_t micro) {
   std::vector<int64_t> first_tokens;
   first_tokens.reserve(samples.size());
   for (const int64_t sample : samples) first_tokens.push_back(sampler_.first_token(sample));
-  const training::Batch batch =
-      training::read_batch(data_.train, first_tokens, config_.data.sequence_length, mesh_.device());
-  const at::Tensor loss = engine_.forward([&] { return model_->loss(batch.tokens, batch.targets); });
-  engine_.backward(loss);
-  return loss.detach().to(at::kDouble);
+  return training::read_batch(data_.train, first_tokens, config_.data.sequence_length, mesh_.device());
 }
 
 // The mean loss over data-parallel ranks and micro-batches, and what any rank was told to stop by or to save.
@@ -238,10 +251,8 @@ StepReport Trainer::step() {
   if (options_.device_figures) options_.device_figures();
   const auto begin = Clock::now();
   const double waited_s = mesh_.waited_s();
-  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(mesh_.device()));
-  for (int64_t micro = 0; micro < config_.gradient_accumulation_steps; ++micro)
-    loss_sum += micro_batch(micro);
-  const StepResult stepped = engine_.step();
+  const at::Tensor loss_sum = training_.run([this](int64_t micro) { return micro_batch(micro); });
+  const StepResult stepped = training_.engine().step();
   StepReport report;
   share(loss_sum, report);
 
@@ -249,7 +260,7 @@ StepReport Trainer::step() {
   position_ += config_.train_batch_size;
   result_.tokens += tokens;
   const training::ProcessMemory memory = training::process_memory();
-  const EngineStats stats = engine_.stats();
+  const EngineStats stats = training_.engine().stats();
   report.step = ++step_;
   report.lr = stepped.lr;
   const ClipResult clip = stepped.clip();
@@ -281,7 +292,7 @@ void Trainer::record(const StepReport& report) {
 void Trainer::evaluate_now() {
   model_->eval();
   const auto loss = [&](const at::Tensor& tokens, const at::Tensor& targets) {
-    return engine_.forward([&] { return model_->loss(tokens, targets); });
+    return training_.loss(tokens, targets);
   };
   const EvalResult found = evaluate(loss, *data_.eval,
                                     {.sequence_length = config_.data.sequence_length,
@@ -309,9 +320,9 @@ void Trainer::attempt(bool may_fail, const std::function<void()>& saving) {
 
 // Ends the save that is under way in the background, if it is there yet.
 void Trainer::finish_save(bool wait) {
-  if (!engine_.is_saving()) return;
+  if (!training_.engine().is_saving()) return;
   attempt(/*may_fail=*/true, [&] {
-    if (const auto saved = engine_.finish_save(wait)) {
+    if (const auto saved = training_.engine().finish_save(wait)) {
       result_.checkpoint = *saved;
       progress_->note("saved " + saved->string());
     }
@@ -335,8 +346,8 @@ void Trainer::save(bool evaluation_due, bool is_last) {
   attempt(!is_last, [&] {
     if (config_.lora.rank > 0) save_adapters();
     if (config_.checkpoint.async && !is_last)
-      return engine_.begin_save(paths_.checkpoints, text, keep_last, frozen_from);
-    result_.checkpoint = engine_.save(paths_.checkpoints, text, keep_last, frozen_from);
+      return training_.engine().begin_save(paths_.checkpoints, text, keep_last, frozen_from);
+    result_.checkpoint = training_.engine().save(paths_.checkpoints, text, keep_last, frozen_from);
     progress_->note("saved " + result_.checkpoint.string());
   });
 }
@@ -344,7 +355,7 @@ void Trainer::save(bool evaluation_due, bool is_last) {
 void Trainer::save_adapters() {
   std::map<std::string, std::vector<float>> values;  // on rank 0
   for (const std::string& name : trained_names_of(config_)) {
-    const at::Tensor full = parallel_.whole_of(name, engine_.full_parameter(name)).contiguous();
+    const at::Tensor full = parallel_.whole_of(name, training_.engine().full_parameter(name)).contiguous();
     const float* first = full.const_data_ptr<float>();
     if (mesh_.rank() == 0) values.emplace(name, std::vector<float>(first, first + full.numel()));
   }
@@ -369,10 +380,10 @@ void Trainer::finish_step() {
 // After the first step: the placement was chosen for what the plan says that activations take.
 void Trainer::compare_memory() {
   if (placement_.empty() || !mesh_.device().is_cpu()) return;
-  const Plan& plan = engine_.plan();
+  const Plan& plan = training_.engine().plan();
   const bool shared = plan.placements.parameter == Placement::Common;  // memory of the host, not of tensors
   const auto measured =
-      static_cast<double>(cpu_allocator_stats().peak_bytes + engine_.stats().disk.ring_bytes +
+      static_cast<double>(cpu_allocator_stats().peak_bytes + training_.engine().stats().disk.ring_bytes +
                           (shared ? plan.rank.parameter_bytes : 0));
   const at::Tensor most = at::full({1}, measured, at::TensorOptions(at::kDouble));
   mesh_.world().all_reduce(most, Group::Reduce::Max, "measured memory").wait();
