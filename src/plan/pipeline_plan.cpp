@@ -31,7 +31,7 @@ void keep(ModuleSpec& module, const Patterns& patterns) {
 }
 
 // Ranks along "dp" are neighbours: as many share memory as a host has of them.
-RankPlaces places_of(const Config& config, int ranks, int hosts, int cuda_devices) {
+RankPlaces dp_places_of(const Config& config, int ranks, int hosts, int cuda_devices) {
   const bool on_cpu = !runs_on_cuda(config.parallel, cuda_devices);
   const bool by_memory = on_cpu && config.parallel.backend != ParallelConfig::Backend::Gloo;
   const int dp_ranks = ranks / config.parallel.pipeline;
@@ -104,7 +104,7 @@ PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, int ra
                       .ranks = {}};
   EngineOptions options = options_from_config(config, result.dp_ranks);
   options.reduce_once = true;
-  const RankPlaces places = places_of(config, ranks, hosts, cuda_devices);
+  const RankPlaces places = dp_places_of(config, ranks, hosts, cuda_devices);
   const double all = std::accumulate(operations.begin(), operations.end(), 0.0);
   double heaviest = 0;
   for (int rank = 0; rank < parallel.pipeline; ++rank) {
