@@ -22,8 +22,8 @@ using namespace zero::testing;
 namespace fs = std::filesystem;
 using torch::Tensor;
 
-constexpr int64_t kWords = 53, kUnitWidth = 40;
-constexpr int kBlocks = 3, kRows = 12;
+constexpr int64_t kAheadWords = 53, kAheadWidth = 40;
+constexpr int kAheadBlocks = 3, kAheadRows = 12;
 
 /// What a step does beside the usual.
 struct StepPlan {
@@ -53,10 +53,10 @@ struct Inner : torch::autograd::Function<Inner> {
 /// Blocks, an embedding, and an output layer that ties nothing.
 struct WordNetImpl : torch::nn::Module {
   WordNetImpl()
-      : embedding(register_module("embedding", torch::nn::Embedding(kWords, kUnitWidth))),
+      : embedding(register_module("embedding", torch::nn::Embedding(kAheadWords, kAheadWidth))),
         layers(register_module("layers", torch::nn::ModuleList())),
-        head(register_module("head", torch::nn::Linear(kUnitWidth, kWords))) {
-    for (int i = 0; i < kBlocks; ++i) layers->push_back(Block(kUnitWidth));
+        head(register_module("head", torch::nn::Linear(kAheadWidth, kAheadWords))) {
+    for (int i = 0; i < kAheadBlocks; ++i) layers->push_back(Block(kAheadWidth));
     // Whatever the disk is slow at is there by now.
     embedding->weight.register_hook([this](const Tensor& gradient) {
       std::this_thread::sleep_for(std::chrono::milliseconds(3));
@@ -65,7 +65,7 @@ struct WordNetImpl : torch::nn::Module {
   }
   Tensor loss(const Batch& batch) {
     Tensor x = embedding(batch.tokens);
-    for (int i = 0; i < kBlocks; ++i) {
+    for (int i = 0; i < kAheadBlocks; ++i) {
       if (i == plan.skipped_block) {
         x = x + layers[static_cast<size_t>(i)]->as<BlockImpl>()->forward(x).detach();
         continue;
@@ -100,8 +100,8 @@ struct Words {
       : mesh(job), model((torch::manual_seed(3), WordNet())), engine(*model, rule, options, job) {}
   /// One micro-batch.
   void backward(int number) {
-    const int each = kRows / mesh.size();
-    const Batch batch = batch_of(number, kRows, kWords).rows(mesh.rank() * each, each);
+    const int each = kAheadRows / mesh.size();
+    const Batch batch = batch_of(number, kAheadRows, kAheadWords).rows(mesh.rank() * each, each);
     engine.backward(engine.forward([&] { return model->loss(batch); }));
   }
   zero::StepResult step(int number, int micro_batches = 1, const StepPlan& plan = {}) {

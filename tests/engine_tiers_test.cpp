@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using torch::Tensor;
 using zero::Tier;
 
-constexpr int64_t kWords = 101, kHidden = 48;
+constexpr int64_t kTierWords = 101, kHidden = 48;
 constexpr int kBatchSamples = 6;
 
 struct Setting {
@@ -43,14 +43,14 @@ zero::EngineOptions all_on_disk(zero::EngineOptions options, const fs::path& pat
 /// A model in an engine: steps of some micro-batches.
 struct TieredRun {
   TieredRun(const zero::Mesh& job, const Setting& setting, const zero::EngineOptions& options)
-      : mesh(job), model((torch::manual_seed(1), kWords), kHidden, 2) {
+      : mesh(job), model((torch::manual_seed(1), kTierWords), kHidden, 2) {
     if (setting.freezes)
       for (Tensor& parameter : model->layers[0]->parameters()) parameter.requires_grad_(false);
     engine = std::make_unique<zero::Engine>(*model, zero::AdamW{.lr = 1e-2}, options, job);
   }
   Tensor loss(int number) {
     const int each = kBatchSamples / mesh.size();
-    const Batch batch = batch_of(number, kBatchSamples, kWords).rows(mesh.rank() * each, each);
+    const Batch batch = batch_of(number, kBatchSamples, kTierWords).rows(mesh.rank() * each, each);
     return engine->forward([&] { return model->loss(batch.tokens, batch.targets); });
   }
   void micro_batches(int step) {
@@ -154,8 +154,7 @@ TEST_P(Tiers, AStepMovesWhatThePlanSays) {
       };
       expect_moved(after.written_bytes - before.written_bytes, plan.step_written_bytes);
       // Without a budget the model's order decides, and it is not the one that the plan plays.
-      if (options.budget_bytes > 0)
-        expect_moved(after.read_bytes - before.read_bytes, plan.step_read_bytes);
+      if (options.budget_bytes > 0) expect_moved(after.read_bytes - before.read_bytes, plan.step_read_bytes);
       EXPECT_EQ(after.ring_bytes, plan.ring_bytes) << setting.name;
       EXPECT_LE(run.engine->stats().peak_resident_bytes, plan.gather_window_bytes) << setting.name;
     }
