@@ -21,12 +21,12 @@ Row pipeline_row() {
   return section<Config>(
       "pipeline",
       {shorthand("stages", ZERO_AT(parallel.pipeline), null_as(1, count(1)), "parallel.pipeline",
-                 "DeepSpeed's ranks along a pipeline"),
+                 "DeepSpeed's ranks along a pipeline (parallel.pipeline)"),
        shorthand("partition", ZERO_AT(parallel.balance),
                  choice<ParallelConfig::Balance>({{"best", ParallelConfig::Balance::Cost},
                                                   {"parameters", ParallelConfig::Balance::Parameters},
                                                   {"uniform", ParallelConfig::Balance::Uniform}}),
-                 "parallel.balance", "best: cost"),
+                 "parallel.balance", "best: cost (parallel.balance)"),
        off("seed_layers", {false}, ""), off("activation_checkpoint_interval", {0}, ""),
        off("pipe_partitioned", {true}, ""), off("grad_partitioned", {true}, "")});
 }
