@@ -97,8 +97,8 @@ int run_pipeline(int argc, char** argv) {
   PipelineArguments arguments;
   CLI::App app(
       "zero pipeline --ranks N --micro-batches M\n"
-      "How long a pipeline's ranks wait and what they keep, schedule by schedule. Plans only: nothing trains "
-      "through a pipeline yet.");
+      "How long a pipeline's ranks wait and what they keep, schedule by schedule: what parallel.schedule may "
+      "be.");
   app.add_option("-n,--ranks", arguments.ranks, "ranks along the pipeline [4]")->check(at_least_one());
   app.add_option("-m,--micro-batches", arguments.micro_batches, "of a step [8]")->check(at_least_one());
   app.add_option("--chunks", arguments.chunks, "stages a rank of the interleaved schedule [2]")
