@@ -259,6 +259,34 @@ TEST(TensorParallel, OperatorsAreThoseOfOneProcess) {
       tensor_ranks());
 }
 
+// LibTorch's linear layer adds its bias in place where batch and sequence are two dims.
+TEST(TensorParallel, LinearLayersOfSequencesAreThoseOfOneProcess) {
+  run_ranks(
+      2,
+      [](const Mesh& mesh) {
+        const at::Tensor x = torch::linspace(-1, 1, 2 * 7 * 8).view({2, 7, 8});
+        for (const bool sequence : {false, true}) {
+          const auto middle = [](const at::Tensor& y) { return torch::tanh(y); };
+          Between one(middle), model(middle);
+          const auto parallel = zero::parallelize(*model, kUpDown, mesh, {.sequence = sequence});
+          const auto loss_of = [&](Between& net) { return net->loss(net->down(net->up(x)) + x); };
+          const at::Tensor expected = loss_of(one);
+          expected.backward();
+          const at::Tensor loss = parallel.forward([&] { return loss_of(model); });
+          loss.backward();
+          EXPECT_LT(distance(loss, expected), 1e-6);
+          const auto parameters = model->named_parameters();
+          for (const auto& item : one->named_parameters())
+            EXPECT_LT(
+                distance(parameters[item.key()].grad(), parallel.part_of(item.key(), item.value().grad())),
+                1e-5)
+                << item.key();
+          EXPECT_TRUE(parallel.report().gathered.empty()) << parallel.report().gathered.begin()->first;
+        }
+      },
+      tensor_ranks());
+}
+
 TEST(TensorParallel, WhatHasNoRuleIsRefusedWhereAsked) {
   run_ranks(
       2,

@@ -75,6 +75,8 @@ at::Tensor with_gradient(const at::Tensor& x, const TensorMap& forward, TensorMa
   {
     at::NoGradGuard no_grad;
     result = forward(x.detach());
+    // Memory of its own, of which it may be a view that autograd would not let be written to.
+    if (result.is_view() && !result.is_alias_of(x)) result = result.variable_data();
   }
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return result;
   auto node = std::shared_ptr<MappedGradient>(new MappedGradient, torch::autograd::deleteNode);
