@@ -125,11 +125,14 @@ int64_t tighter(int64_t bytes, std::optional<int64_t> numel, Dtype dtype) {
   return bytes < 0 ? other : std::min(bytes, other);
 }
 
-// The smaller of two sizes of a piece, as the step can be cut.
-int64_t piece_of(int64_t sub_group_numel, int64_t piece_numel) {
-  constexpr int64_t kBlock = kStateBlockNumel, kLeast = 1024;
-  const int64_t rounded = std::max(kLeast, (sub_group_numel + kBlock - 1) / kBlock * kBlock);
-  return std::min(rounded, piece_numel);
+// The smaller of two sizes of a piece, as the step can be cut: parameters and gradients on disk move in
+// blocks of the disk.
+int64_t piece_of(int64_t sub_group_numel, const OffloadConfig& offload) {
+  constexpr int64_t kLeast = 1024, kDiskBlockNumel = 2048;
+  const bool stays = offload.parameter == TierChoice::Device && offload.gradient == TierChoice::Device;
+  const int64_t block = stays ? kStateBlockNumel : kDiskBlockNumel;
+  const int64_t rounded = std::max(kLeast, (sub_group_numel + block - 1) / block * block);
+  return std::min(rounded, offload.how.piece_numel);
 }
 
 }  // namespace
@@ -151,8 +154,7 @@ void derive(Config& c) {
   if (!p.grad_accum_dtype) p.grad_accum_dtype = Dtype::f32;
   c.residency.budget_bytes = tighter(c.residency.budget_bytes, c.zero.max_live_numel, *p.param_dtype);
   c.residency.prefetch_bytes = tighter(c.residency.prefetch_bytes, c.zero.prefetch_numel, *p.param_dtype);
-  if (c.zero.sub_group_numel)
-    c.offload.how.piece_numel = piece_of(*c.zero.sub_group_numel, c.offload.how.piece_numel);
+  if (c.zero.sub_group_numel) c.offload.how.piece_numel = piece_of(*c.zero.sub_group_numel, c.offload);
   if (c.recompute.tier != ActivationTier::Device && c.recompute.path.empty())
     c.recompute.path = c.offload.how.path;
   if (c.model.seed < 0) c.model.seed = c.run.seed;
