@@ -8,12 +8,15 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 
+#include "support/disk_directory.h"
 #include "support/ranks.h"
 #include "support/small_net.h"
 #include "support/temporary_directory.h"
+#include "zero/activation_store.h"
 #include "zero/engine.h"
 #include "zero/lazy.h"
 #include "zero/linear_cross_entropy.h"
@@ -104,7 +107,8 @@ struct Outcome {
   zero::EngineStats stats;
 };
 
-Outcome train(const zero::Mesh& mesh, const Case& of, bool recomputes, const fs::path& directory) {
+Outcome train(const zero::Mesh& mesh, const Case& of, bool recomputes, const fs::path& directory,
+              const zero::ActivationStore* store = nullptr) {
   torch::manual_seed(7);
   Net net = zero::lazily([] { return Net(); });
   freeze(*net, of.trains);
@@ -113,7 +117,11 @@ Outcome train(const zero::Mesh& mesh, const Case& of, bool recomputes, const fs:
   Outcome outcome;
   for (int micro = 0; micro < 3 * of.options.accumulation_steps; ++micro) {
     const Batch batch = batch_of(micro, 2 * mesh.size()).rows(2 * mesh.rank(), 2);
-    const Tensor loss = engine.forward([&] { return net->loss(batch, recomputes); });
+    const Tensor loss = engine.forward([&] {
+      std::optional<zero::ActivationStore::Scope> scope;
+      if (store != nullptr) scope.emplace(*store);
+      return net->loss(batch, recomputes);
+    });
     outcome.losses.push_back(loss.item<double>());
     engine.backward(loss);
     engine.step();
@@ -127,9 +135,11 @@ Outcome train(const zero::Mesh& mesh, const Case& of, bool recomputes, const fs:
   return outcome;
 }
 
-/// Trains with and without, in directories below `root`; losses and files are the same.
-void expect_same(const zero::Mesh& mesh, const Case& of, const fs::path& root, const std::string& what) {
-  const Outcome with = train(mesh, of, true, root / what / "with"),
+/// Trains with and without, in directories below `root`; losses and files are the same. With a store what is
+/// kept is there.
+void expect_same(const zero::Mesh& mesh, const Case& of, const fs::path& root, const std::string& what,
+                 const zero::ActivationStore* store = nullptr, bool recomputes = true) {
+  const Outcome with = train(mesh, of, recomputes, root / what / "with", store),
                 plain = train(mesh, of, false, root / what / "plain");
   EXPECT_EQ(with.losses, plain.losses) << what;
   mesh.world().barrier("saved");
@@ -177,6 +187,27 @@ TEST_P(EngineRecompute, WithFrozenParametersAndAdapters) {
       }
   });
 }
+TEST_P(EngineRecompute, ActivationsOnDiskLeaveTheSameBytes) {
+  const TemporaryDirectory root;
+  const DiskDirectory disk;
+  run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
+    const zero::ActivationStore store({.tier = zero::Tier::Disk,
+                                       .path = disk.path().string(),
+                                       .buffer_bytes = 8192,
+                                       .least_bytes = 1,
+                                       .block_bytes = 4096});
+    for (const int stage : {0, 1, 2, 3})
+      for (const bool recomputes : {false, true})
+        expect_same(mesh, {.options = {.stage = stage, .accumulation_steps = 2}}, root.path(),
+                    "stage" + std::to_string(stage) + (recomputes ? "again" : ""), &store, recomputes);
+    for (const Trains trains : {Trains::AllButTheEmbedding, Trains::Adapters})
+      expect_same(mesh, {.options = {.stage = 3, .budget_bytes = 0}, .trains = trains}, root.path(),
+                  "trains" + std::to_string(static_cast<int>(trains)), &store, false);
+    EXPECT_GT(store.stats().read_bytes, 0);
+    EXPECT_EQ(store.stats().stored_bytes, 0);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, EngineRecompute, ::testing::Values(1, 2, 3));
 
 TEST(EngineRecomputeHybrid, CheckpointsAreTheSameBytes) {

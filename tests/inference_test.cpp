@@ -94,6 +94,37 @@ TEST_F(InferenceTest, DirectoriesGiveTheSameOnEveryNumberOfRanks) {
   }
 }
 
+// Those of bf16 files, computed in bf16, and of fp32 ones, where nothing is converted.
+TEST_F(InferenceTest, MappedWeightsGiveTheBitsOfReadOnes) {
+  for (const auto& [name, section] : testing::kSmallModels) {
+    const SavedModel saved = find_model(write_model_directory(directory_, name, section));
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(name + " " + std::to_string(ranks));
+      run_ranks(ranks, [&](const Mesh& mesh) {
+        Inference mapped(saved, mesh), read(saved, mesh, {.map_weights = false});
+        EXPECT_TRUE(mapped.is_mapped());
+        EXPECT_FALSE(read.is_mapped());
+        EXPECT_EQ(mapped.generate(kPrompt, kDrawn), read.generate(kPrompt, kDrawn));
+        EXPECT_EQ(mapped.evaluate(text(), kEvaluate).loss, read.evaluate(text(), kEvaluate).loss);
+        EXPECT_ERROR(mapped.engine(), Usage, "mapped weights need none");
+      });
+    }
+  }
+}
+
+TEST_F(InferenceTest, WeightsOfAnotherTypeAreReadOrCopied) {
+  SavedModel saved =
+      find_model(write_model_directory(directory_, "llama", testing::kSmallModels.at("llama")));
+  saved.config.precision.bf16 = !saved.config.precision.bf16;
+  saved.config.precision.param_dtype = saved.config.precision.bf16 ? Dtype::bf16 : Dtype::f32;
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [&](const Mesh& mesh) {
+      Inference any(saved, mesh), read(saved, mesh, {.map_weights = false});
+      EXPECT_EQ(any.is_mapped(), ranks == 1);
+      EXPECT_EQ(any.generate(kPrompt, kGreedy), read.generate(kPrompt, kGreedy));
+    });
+}
+
 TEST_F(InferenceTest, CheckpointsGiveTheSameOnOtherRanks) {
   train_on(2, small_.config(2));
   const auto base = write_model_directory(directory_, "llama", testing::kSmallModels.at("llama"));

@@ -2,8 +2,10 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/utils.h>
 
+#include <string>
 #include <vector>
 
+#include "support/disk_directory.h"
 #include "support/virtual_machine.h"
 #include "zero/engine.h"
 #include "zero/language_model.h"
@@ -49,6 +51,28 @@ class VirtualRecompute : public OnVirtualDevices {
     return outcome;
   }
 };
+
+TEST_F(VirtualRecompute, ActivationsOnHostOrDiskHaveTheSameBits) {
+  const zero::testing::DiskDirectory disk;
+  const std::string path = disk.path().string();
+  const auto chooses = [&](ActivationTier tier) {
+    return RecomputePolicy{
+        .every = kRecomputeAuto, .memory_bytes = 200 << 10, .tier = tier, .path = path, .buffer_bytes = 0};
+  };
+  for (const int stage : {0, 3}) {
+    const Outcome plain = train({}, stage), on_host = train({.tier = ActivationTier::Host}, stage),
+                  on_disk = train({.tier = ActivationTier::Disk, .path = path}, stage),
+                  second = train({.every = 2, .tier = ActivationTier::Host}, stage),
+                  chosen = train(chooses(ActivationTier::Auto), stage);
+    for (const Outcome* other : {&on_host, &on_disk, &second, &chosen}) {
+      EXPECT_EQ(other->losses, plain.losses);
+      for (size_t i = 0; i < plain.values.size(); ++i)
+        EXPECT_TRUE(plain.values[i].equal(other->values[i])) << i;
+      EXPECT_LT(other->kept_bytes, plain.kept_bytes);
+    }
+    EXPECT_EQ(fault_texts(), std::vector<std::string>{});
+  }
+}
 
 TEST_F(VirtualRecompute, SameBitsAndLessMemory) {
   for (const int stage : {0, 3}) {

@@ -2,11 +2,18 @@
 // A trained model on the ranks of a mesh, to evaluate it or to make text with: stage 3, no gradients, no
 // optimizer. Its values go from the files straight into shards; no rank holds a copy of the model meanwhile.
 //
-// Ranks of one host keep one copy of the parameters between them, and gathering moves nothing. Of ranks that
-// share no memory each keeps its shard, and `budget_bytes` says what it may hold beyond that: with kAllBytes
-// every unit is gathered once for a whole text or a whole evaluation, with less once a token or a batch.
+// On CPU, a model directory's weights are not read but mapped, where they have the type that is computed in:
+// pages of the system's cache, once for all ranks and processes of a host, which it drops when memory is
+// short. No engine is needed then. One rank alone copies those of another type. The files must not be cut
+// while they are in use, and a checkpoint is always read, because its checksums are checked.
+//
+// Otherwise ranks of one host keep one copy of the parameters between them, and gathering moves nothing. Of
+// ranks that share no memory each keeps its shard, and `budget_bytes` says what it may hold beyond that: with
+// kAllBytes every unit is gathered once for a whole text or a whole evaluation, with less once a token or a
+// batch.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,7 +27,8 @@
 namespace zero {
 
 struct InferenceOptions {
-  int64_t budget_bytes = kAllBytes;  // gathered parameters; -1: the three largest
+  int64_t budget_bytes = kAllBytes;  // gathered parameters; -1: the three largest. Of mapped ones none are
+  bool map_weights = true;           // where it can be
 };
 
 class Inference {
@@ -39,14 +47,18 @@ class Inference {
   /// that hosts which round differently stay together. Collective.
   std::vector<int64_t> generate(std::span<const int64_t> prompt, const GenerateOptions& options);
 
-  const Engine& engine() const { return *engine_; }
+  /// Weights are where their files are: there is no engine.
+  bool is_mapped() const { return engine_ == nullptr; }
+  /// Throws Usage where weights are mapped.
+  const Engine& engine() const;
 
  private:
   class Scope;
+  at::Tensor run(const std::function<at::Tensor()>& forward);
   Mesh mesh_;
   std::shared_ptr<LanguageModel> model_;
   std::unique_ptr<Engine> engine_;
-  bool gathers_once_;
+  bool gathers_once_, uses_our_operators_;
 };
 
 }  // namespace zero

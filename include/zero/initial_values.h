@@ -19,6 +19,9 @@ class InitialValues {
   /// Fills `out` (fp32, on the CPU, [range.numel]) with a range of a box of a parameter, in row-major order
   /// of the box.
   virtual void read(const std::string& name, const BoxRange& range, at::Tensor out) const = 0;
+  /// A whole parameter of that type where its file lies in memory, which nobody may write to. Undefined where
+  /// there is none: the file has another type, or no place that the type may begin at.
+  virtual at::Tensor mapped(const std::string& /*name*/, at::ScalarType /*dtype*/) const { return {}; }
 };
 
 }  // namespace zero

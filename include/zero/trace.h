@@ -13,11 +13,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace zero {
 
-/// Thread safe. Spans beyond `most_spans` are counted and not kept.
+/// Thread safe. Spans and counters beyond `most_spans` of each are counted and not kept.
 class Trace {
  public:
   using Clock = std::chrono::steady_clock;
@@ -30,6 +31,9 @@ class Trace {
 
   /// `elements` below 0: none to tell.
   void span(Row row, std::string name, Clock::time_point begin, Clock::time_point end, int64_t elements = -1);
+
+  /// Values of one row of counters from now on, by series.
+  void counter(std::string name, Clock::time_point at, std::vector<std::pair<std::string, double>> series);
 
   size_t size() const;
   size_t dropped() const;
@@ -45,11 +49,17 @@ class Trace {
     Clock::time_point begin, end;
     int64_t elements;
   };
+  struct Counter {
+    std::string name;
+    Clock::time_point at;
+    std::vector<std::pair<std::string, double>> series;
+  };
   const size_t most_spans_;
   const Clock::time_point started_ = Clock::now();
   const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
   mutable std::mutex mutex_;
   std::vector<Span> spans_;
+  std::vector<Counter> counters_;
   size_t dropped_ = 0;
 };
 

@@ -12,6 +12,7 @@
 
 #include "zero/config.h"
 #include "zero/evaluate.h"
+#include "zero/memory_figures.h"
 #include "zero/mesh.h"
 
 namespace zero {
@@ -39,6 +40,8 @@ struct StepReport {
   int64_t peak_resident_bytes = 0;
   int64_t slab_bytes = 0;  // of rank 0's gathered parameters beyond its own, now and at the peak
   int64_t peak_slab_bytes = 0;
+  MemoryFigures memory = {};                 // of rank 0
+  DiskFigures disk = {};                     // of rank 0's disk, in this step
   bool skipped = false;                      // the gradient was not finite: nothing changed
   std::string overflow = {};                 // where: StepResult::overflow
   double loss_scale = 1;                     // with fp16, of this step's losses

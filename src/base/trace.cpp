@@ -25,6 +25,15 @@ void Trace::span(Row row, std::string name, Clock::time_point begin, Clock::time
     ++dropped_;
 }
 
+void Trace::counter(std::string name, Clock::time_point at,
+                    std::vector<std::pair<std::string, double>> series) {
+  const std::lock_guard lock(mutex_);
+  if (counters_.size() < most_spans_)
+    counters_.push_back({std::move(name), at, std::move(series)});
+  else
+    ++dropped_;
+}
+
 size_t Trace::size() const {
   const std::lock_guard lock(mutex_);
   return spans_.size();
@@ -65,12 +74,22 @@ std::string Trace::events(int rank) const {
     event["ts"] = at + took;
     text += ",\n" + text_of(event);
   }
+  for (const Counter& counter : counters_) {
+    Json values = Json::object();
+    for (const auto& [series, value] : counter.series) values[series] = value;
+    text += ",\n" + text_of({{"ph", "C"},
+                             {"pid", rank},
+                             {"name", counter.name},
+                             {"ts", base + microseconds(counter.at - started_)},
+                             {"args", values}});
+  }
   if (dropped_ > 0)
-    text +=
-        ",\n" + text_of({{"ph", "M"},
-                         {"pid", rank},
-                         {"name", "process_labels"},
-                         {"args", {{"labels", std::to_string(dropped_) + " later spans were not kept"}}}});
+    text += ",\n" +
+            text_of({{"ph", "M"},
+                     {"pid", rank},
+                     {"name", "process_labels"},
+                     {"args",
+                      {{"labels", std::to_string(dropped_) + " later spans and counters were not kept"}}}});
   return text;
 }
 

@@ -1,6 +1,7 @@
 #include "checkpoint/file_io.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -103,6 +104,20 @@ void File::read_at(int64_t offset, std::span<std::byte> out) const {
     offset += got;
     out = out.subspan(got);
   }
+}
+
+std::shared_ptr<const std::byte> File::map(int64_t offset, int64_t bytes) const {
+  const int64_t has = identity().bytes;
+  require(offset >= 0 && bytes > 0 && bytes <= has && offset <= has - bytes, ErrorKind::Corrupt,
+          path_.string(),
+          "the file ends at byte " + std::to_string(has) + ", before " + std::to_string(bytes) +
+              " bytes from " + std::to_string(offset) + " on");
+  const int64_t past = offset % ::sysconf(_SC_PAGESIZE);
+  const auto length = static_cast<size_t>(bytes + past);
+  void* const begin = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor_, offset - past);
+  if (begin == MAP_FAILED) fail_errno(path_, "map");
+  return {static_cast<const std::byte*>(begin) + past,
+          [begin, length](const std::byte*) { ::munmap(begin, length); }};
 }
 
 void File::expect_reads_in_order() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL); }

@@ -41,6 +41,9 @@ class File {
 
   /// Fills `out` from an offset. Throws Corrupt where the file ends before.
   void read_at(int64_t offset, std::span<std::byte> out) const;
+  /// The same bytes where the system keeps the file: read-only, shared with everybody who maps it, and let go
+  /// of when memory is short. As long as the result lives; the file may not become shorter meanwhile.
+  std::shared_ptr<const std::byte> map(int64_t offset, int64_t bytes) const;
   /// Lets the system fetch further ahead than it does by itself.
   void expect_reads_in_order() const;
   /// Asks the system to read a range into memory meanwhile; of a long one it may fetch only the beginning.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -30,6 +31,10 @@ class SafetensorsFile {
   /// Fills `out` from byte `offset` of the file. Any thread. Throws Io, and Corrupt where the file has become
   /// shorter.
   void read_at(int64_t offset, std::span<std::byte> out) const { file_.read_at(offset, out); }
+  /// As checkpoint::File::map().
+  std::shared_ptr<const std::byte> map(int64_t offset, int64_t bytes) const {
+    return file_.map(offset, bytes);
+  }
 
  private:
   checkpoint::File file_;

@@ -139,6 +139,12 @@ void Weights::read(const std::string& name, const BoxRange& range, std::span<flo
   }
 }
 
+std::shared_ptr<const std::byte> Weights::map(const std::string& name) const {
+  const FileTensor* tensor = find(name);
+  require(tensor, ErrorKind::Usage, directory_.string() + ": " + name, "there is no such tensor");
+  return files_[file_of_.at(name)].map(tensor->begin_byte, tensor->numel * itemsize(tensor->dtype));
+}
+
 std::vector<OutputFile> split_into_files(std::span<const NewTensor> tensors, int64_t most_bytes) {
   require(!tensors.empty() && most_bytes >= 1, ErrorKind::Usage, "safetensors",
           "expected some tensors and files of at least one byte");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,10 @@ class Weights {
   /// are far apart. Throws Usage for another range or name, Unsupported for another type, and as
   /// SafetensorsFile::read_at.
   void read(const std::string& name, const BoxRange& range, std::span<float> out) const;
+
+  /// The bytes of a tensor as they lie in its file, mapped read-only (checkpoint::File::map). Throws Usage
+  /// for another name, Io, and Corrupt where the file has become shorter.
+  std::shared_ptr<const std::byte> map(const std::string& name) const;
 
   const std::filesystem::path& directory() const { return directory_; }
 

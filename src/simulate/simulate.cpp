@@ -23,6 +23,10 @@ void check_simulation(const Config& config, const SimulateOptions& options) {
           config.place("activation_checkpointing.recompute"),
           "auto chooses by measured times, and a simulation measures none",
           "give all, none or a number: --set activation_checkpointing.recompute=all");
+  require(config.recompute.tier == ActivationTier::Device || config.recompute.tier == ActivationTier::Host,
+          ErrorKind::Unsupported, config.place("activation_checkpointing.offload"),
+          "activations on a disk are values, and a simulation has shapes alone",
+          "--set activation_checkpointing.offload=host, or none");
 }
 
 virtual_device::VirtualDeviceOptions device_options(const SimulateOptions& options) {

@@ -1,6 +1,9 @@
 #include "train/file_values.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "plan/wanted_tensors.h"
 #include "zero/error.h"
 #include "zero/model_spec.h"
+#include "zero/torch_dtype.h"
 
 namespace zero::training {
 namespace {
@@ -27,6 +31,19 @@ class FileValues : public InitialValues {
   void read(const std::string& name, const BoxRange& range, at::Tensor out) const override {
     const Place& place = places_.at(name);
     place.weights->read(place.stored_name, range, std::span(out.data_ptr<float>(), out.numel()));
+  }
+
+  at::Tensor mapped(const std::string& name, at::ScalarType dtype) const override {
+    const Place& place = places_.at(name);
+    const hf::FileTensor& tensor = *place.weights->find(place.stored_name);
+    if (scalar_type_of(tensor.dtype) != dtype || tensor.begin_byte % itemsize(tensor.dtype) != 0 ||
+        tensor.numel == 0)
+      return {};
+    // The pages cannot be written; that tensors have no read-only memory is LibTorch's.
+    std::shared_ptr<const std::byte> bytes = place.weights->map(place.stored_name);
+    void* const begin = const_cast<std::byte*>(bytes.get());
+    return at::from_blob(
+        begin, tensor.shape, [bytes](void*) {}, at::TensorOptions(dtype));
   }
 
  private:

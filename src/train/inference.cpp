@@ -10,12 +10,16 @@
 
 #include "mesh/agree.h"
 #include "saving/frozen.h"
+#include "train/mapped_model.h"
 #include "train/older_checkpoint.h"
 #include "train/saved_values.h"
 #include "train/training_model.h"
+#include "zero/cpu_operators.h"
+#include "zero/error.h"
 #include "zero/lazy.h"
 #include "zero/model_shape.h"
 #include "zero/placement.h"
+#include "zero/torch_dtype.h"
 
 namespace zero {
 namespace {
@@ -45,6 +49,20 @@ EngineOptions engine_options(const Config& config, int64_t budget_bytes,
   return options;
 }
 
+// Null where some rank cannot. With several, a copy would be one of each rank.
+std::shared_ptr<LanguageModel> mapped_on_all(const SavedModel& saved, const Mesh& mesh) {
+  const bool may = saved.hugging_face && mesh.device().is_cpu() && saved.config.residency.share &&
+                   mesh.group("dp").size() == mesh.size();
+  if (!may) return nullptr;
+  std::shared_ptr<LanguageModel> model;
+  detail::together(mesh, "model", [&] {
+    model = training::mapped_model(
+        saved, scalar_type_of(saved.config.precision.param_dtype.value_or(Dtype::f32)), mesh.size() == 1);
+  });
+  detail::require_same(mesh, model ? "mapped" : "read", "how weights are held");
+  return model;
+}
+
 // One unit at a time is whole.
 void check_left_out(const SavedModel& saved, const training::SavedValues& values, LanguageModel& model,
                     Engine& engine, const TensorParallel& parallel, const Mesh& mesh) {
@@ -64,16 +82,22 @@ void check_left_out(const SavedModel& saved, const training::SavedValues& values
 class Inference::Scope {
  public:
   explicit Scope(Inference& inference) {
-    if (inference.gathers_once_) gathered_.emplace(*inference.engine_);
+    if (inference.is_mapped() && inference.uses_our_operators_) operators_.emplace();
+    if (!inference.is_mapped() && inference.gathers_once_) gathered_.emplace(*inference.engine_);
   }
 
  private:
   at::NoGradGuard no_grad_;
   std::optional<GatherScope> gathered_;
+  std::optional<CpuOperators> operators_;
 };
 
 Inference::Inference(const SavedModel& saved, const Mesh& mesh, const InferenceOptions& options)
-    : mesh_(mesh), gathers_once_(options.budget_bytes == kAllBytes) {
+    : mesh_(mesh),
+      gathers_once_(options.budget_bytes == kAllBytes),
+      uses_our_operators_(saved.config.cpu_operators) {
+  model_ = options.map_weights ? mapped_on_all(saved, mesh) : nullptr;
+  if (model_) return;
   training::naming_older(saved.checkpoint, [&] {
     training::SavedValues values;
     detail::together(mesh, "model", [&] {
@@ -89,17 +113,27 @@ Inference::Inference(const SavedModel& saved, const Mesh& mesh, const InferenceO
 
 Inference::~Inference() = default;
 
+const Engine& Inference::engine() const {
+  require(engine_ != nullptr, ErrorKind::Usage, "Inference::engine", "mapped weights need none",
+          "InferenceOptions::map_weights off");
+  return *engine_;
+}
+
+at::Tensor Inference::run(const std::function<at::Tensor()>& forward) {
+  return engine_ ? engine_->forward(forward) : forward();
+}
+
 EvalResult Inference::evaluate(const TokenFile& file, const EvaluateOptions& options) {
   const Scope scope(*this);
   const auto loss = [&](const at::Tensor& tokens, const at::Tensor& targets) {
-    return engine_->forward([&] { return model_->loss(tokens, targets); });
+    return run([&] { return model_->loss(tokens, targets); });
   };
   return zero::evaluate(loss, file, options, mesh_);
 }
 
 std::vector<int64_t> Inference::generate(std::span<const int64_t> prompt, const GenerateOptions& options) {
   const Scope scope(*this);
-  GenerateTogether together{.run = [&](const auto& forward) { return engine_->forward(forward); }};
+  GenerateTogether together{.run = [&](const auto& forward) { return run(forward); }};
   const at::TensorOptions integers = at::TensorOptions(at::kLong).device(mesh_.device());
   if (mesh_.size() > 1)
     together.agree = [&](int64_t drawn) {

@@ -10,6 +10,7 @@
 #include "hf/model_directory.h"
 #include "saving/frozen.h"
 #include "train/checkpoint_metadata.h"
+#include "train/mapped_model.h"
 #include "train/older_checkpoint.h"
 #include "train/run_files.h"
 #include "train/saved_values.h"
@@ -74,20 +75,6 @@ SavedModel model_directory(const fs::path& directory) {
   return saved;
 }
 
-// fp32 straight into its memory, other types a piece at a time.
-void read_parameter(const InitialValues& values, const std::string& name, const at::Tensor& parameter) {
-  constexpr int64_t kPieceNumel = 1 << 20;
-  const at::Tensor flat = parameter.view({-1});
-  const BoxRange whole = BoxRange::whole(parameter.sizes());
-  if (flat.scalar_type() == at::kFloat) return values.read(name, whole, flat);
-  const at::Tensor buffer = at::empty({std::min(kPieceNumel, flat.numel())}, at::kFloat);
-  for (int64_t begin = 0; begin < flat.numel(); begin += kPieceNumel) {
-    const at::Tensor piece = buffer.narrow(0, 0, std::min(kPieceNumel, flat.numel() - begin));
-    values.read(name, whole.part(begin, piece.numel()), piece);
-    flat.narrow(0, begin, piece.numel()).copy_(piece);
-  }
-}
-
 }  // namespace
 
 SavedModel find_model(const fs::path& model) {
@@ -120,7 +107,7 @@ std::shared_ptr<LanguageModel> load_model(const SavedModel& saved, at::ScalarTyp
     const std::string& name = item.key();
     at::Tensor parameter = item.value();
     parameter.set_data(at::empty(parameter.sizes(), dtype));
-    read_parameter(*saved_values.values, name, parameter);
+    training::read_parameter(*saved_values.values, name, parameter);
     if (saved_values.left_out.contains(name))
       saved_values.require_same(saved, name, detail::frozen_fingerprint(parameter));
   }

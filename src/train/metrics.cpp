@@ -28,6 +28,15 @@ int64_t step_of(const std::string& line, const std::string& place) {
   }
 }
 
+Json bytes_by_tier(const MemoryFigures& memory) {
+  Json json = Json::object();
+  for (const auto& [purpose, bytes] : memory.purposes)
+    for (const Tier tier : kTiers)
+      if (const int64_t here = bytes[static_cast<size_t>(tier)]; here != 0)
+        json[std::string(to_string(tier))][purpose] = here;
+  return json;
+}
+
 }  // namespace
 
 std::string metrics_line(const StepReport& report) {
@@ -48,6 +57,11 @@ std::string metrics_line(const StepReport& report) {
                {"skipped", report.skipped}};
   if (report.loss_scale != 1) json["loss_scale"] = report.loss_scale;
   if (!report.overflow.empty()) json["overflow"] = report.overflow;
+  json["memory"] = bytes_by_tier(report.memory);
+  if (report.disk != DiskFigures{})
+    json["disk"] = {{"read_bytes", report.disk.read_bytes},
+                    {"written_bytes", report.disk.written_bytes},
+                    {"busy_s", report.disk.busy_s}};
   if (report.device) {
     json["simulated_ms"] = report.device->simulated_ms;
     json["device_bytes"] = report.device->bytes_by_purpose;

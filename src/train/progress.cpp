@@ -86,6 +86,22 @@ double Progress::eta_s(const StepReport& report) const {
          static_cast<double>(last_step_ - report.step);
 }
 
+namespace {
+
+/// What is where, beside what the process holds.
+std::string memory_text(const StepReport& report) {
+  std::string text = "memory " + human_bytes(report.resident_bytes);
+  for (const Tier tier : {Tier::Host, Tier::Disk})
+    if (const int64_t bytes = report.memory.bytes_in(tier); bytes > 0)
+      text += ", " + std::string(to_string(tier)) + " " + human_bytes(bytes);
+  const int64_t moved = report.disk.read_bytes + report.disk.written_bytes;
+  if (moved > 0 && report.step_s > 0)
+    text += format(" at %.2f GB/s", static_cast<double>(moved) / report.step_s / 1e9);
+  return text;
+}
+
+}  // namespace
+
 Progress::Fields Progress::fields_of(const StepReport& report) const {
   return {.step = format("step %lld/%lld", static_cast<long long>(report.step),
                          static_cast<long long>(last_step_)),
@@ -95,7 +111,7 @@ Progress::Fields Progress::fields_of(const StepReport& report) const {
           .speed = human_count(std::llround(tokens_per_s_)) + " tokens/s",
           .lr = format("lr %.2e", report.lr),
           .grad_norm = format("grad norm %.3f", report.grad_norm),
-          .memory = "memory " + human_bytes(report.resident_bytes)};
+          .memory = memory_text(report)};
 }
 
 std::string Progress::log_line(const StepReport& report) const {

@@ -14,10 +14,12 @@
 #include <memory>
 
 #include "mesh/agree.h"
+#include "train/activation_memory.h"
 #include "train/adapter_files.h"
 #include "train/batches.h"
 #include "train/checkpoint_metadata.h"
 #include "train/file_values.h"
+#include "train/memory_figures.h"
 #include "train/metrics.h"
 #include "train/older_checkpoint.h"
 #include "train/process_memory.h"
@@ -25,6 +27,7 @@
 #include "train/run_directory.h"
 #include "train/training_engine.h"
 #include "train/training_model.h"
+#include "zero/activations.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
 #include "zero/error.h"
@@ -104,6 +107,7 @@ class Trainer {
  private:
   fs::path start();
   void resume();
+  std::string choose_activation_memory();
   StepReport step();
   training::Batch micro_batch(int64_t micro);
   uint64_t seed_of_micro_batch(int64_t micro) const;
@@ -162,11 +166,13 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
     if (!paths_.metrics.empty()) metrics_ = std::make_unique<training::MetricsFile>(paths_.metrics);
   });
   result_.first_step = result_.steps = step_;
+  const std::string activation_memory = choose_activation_memory();
   progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
                                                    config_.run.steps, config_.logging.print_interval_steps);
   if (!placement_.empty()) progress_->note(placement_);
   if (const DiskStats disk = training_.engine().stats().disk; !disk.transport.empty())
     progress_->note("states on disk in " + config_.offload.how.path + ", by " + disk.transport);
+  if (!activation_memory.empty()) progress_->note(activation_memory);
   if (!checkpoint_.empty()) progress_->note("going on from " + checkpoint_.string());
   if (!resumed_with_.empty()) progress_->note("with other settings than before: " + resumed_with_);
 }
@@ -180,6 +186,19 @@ fs::path Trainer::start() {
     checkpoint = training::find_start(config_, options_);
   });
   return detail::text_of_rank(mesh_, 0, checkpoint.string(), "resumed checkpoint");
+}
+
+// Where recomputation is automatic and nobody said in which memory. One line that says it, or nothing.
+std::string Trainer::choose_activation_memory() {
+  RecomputePolicy policy = config_.recompute;
+  if (policy.every != kRecomputeAuto || policy.memory_bytes >= 0) return "";
+  const Dtype dtype = config_.precision.param_dtype.value_or(Dtype::f32);
+  const ActivationBytes activations = activation_bytes(shape_of(config_), config_.train_micro_batch_size,
+                                                       config_.data.sequence_length, dtype, policy);
+  const auto memory = training::activation_memory(mesh_, training_.engine().plan(), activations);
+  policy.memory_bytes = memory.bytes;
+  model_->set_recompute(policy);
+  return memory.reason;
 }
 
 void Trainer::resume() {
@@ -251,6 +270,7 @@ StepReport Trainer::step() {
   if (options_.device_figures) options_.device_figures();
   const auto begin = Clock::now();
   const double waited_s = mesh_.waited_s();
+  const DiskFigures disk = training::disk_figures(training_.engine().stats(), model_->block_chain());
   const at::Tensor loss_sum = training_.run([this](int64_t micro) { return micro_batch(micro); });
   const StepResult stepped = training_.engine().step();
   StepReport report;
@@ -274,6 +294,10 @@ StepReport Trainer::step() {
   report.peak_resident_bytes = memory.peak_resident_bytes;
   report.slab_bytes = stats.resident_bytes;
   report.peak_slab_bytes = stats.peak_resident_bytes;
+  report.memory = training::memory_figures(training_.engine(), stats, model_->block_chain());
+  report.disk = training::difference(training::disk_figures(stats, model_->block_chain()), disk);
+  if (mesh_.trace() != nullptr)
+    training::add_counters(*mesh_.trace(), report.memory, report.disk, report.step_s);
   report.skipped = stepped.skipped();
   report.overflow = stepped.overflow();
   report.loss_scale = stepped.loss_scale;

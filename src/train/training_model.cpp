@@ -18,7 +18,9 @@ std::shared_ptr<LanguageModel> training_model(const Config& config) {
   // On a tape of their own: where the model's values come from files, only the adapters' are drawn.
   lazily([&] { return add_adapters(*model, config.lora); });
   freeze(*model, config);
-  model->set_recompute(config.recompute);
+  // An automatic choice in whatever memory is free has to wait for the plan.
+  const bool in_free_memory = config.recompute.every == kRecomputeAuto && config.recompute.memory_bytes < 0;
+  if (!in_free_memory) model->set_recompute(config.recompute);
   return model;
 }
 

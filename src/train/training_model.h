@@ -10,7 +10,8 @@
 
 namespace zero::training {
 
-/// Lazily built from model.seed, with adapters, what is frozen and what is recomputed. Throws Config as
+/// Lazily built from model.seed, with adapters, what is frozen and what is recomputed. (but for an
+/// automatic choice without a memory of its own, which the caller makes). Throws Config as
 /// make_language_model(), add_adapters() and freeze() do.
 std::shared_ptr<LanguageModel> training_model(const Config& config);
 
