@@ -1,5 +1,6 @@
-// Activations on a disk: what operators save for backward is written behind forward and read ahead of backward,
-// through little memory and with the same bits. Run on two ranks: zero launch --ranks 2 -- example_activations
+// Activations on a disk: what operators save for backward is written behind forward and read ahead of
+// backward, through little memory and with the same bits. Run on two ranks: zero launch --ranks 2 --
+// example_activations
 #include <torch/torch.h>
 #include <zero/zero.h>
 
@@ -40,15 +41,16 @@ int main() try {
   auto mesh = zero::Mesh::from_environment();
   const double in_memory = train(mesh, nullptr);
 
-  // Each rank has a file in that directory, which has no name there. On a device Tier::Host is the faster choice.
+  // Each rank has a file in that directory, which has no name there. On a device Tier::Host is the faster
+  // choice.
   zero::ActivationStore store({.tier = zero::Tier::Disk, .path = ".", .buffer_bytes = 1 << 20});
   const double on_disk = train(mesh, &store);
   if (in_memory != on_disk) throw std::runtime_error("the losses differ");
 
   const zero::ActivationStoreStats stats = store.stats();
   if (mesh.rank() == 0)
-    std::printf("the same loss %.6f; %s: at most %lld KiB on disk, %lld KiB written, %lld KiB read\n", on_disk,
-                stats.transport.c_str(), static_cast<long long>(stats.peak_stored_bytes >> 10),
+    std::printf("the same loss %.6f; %s: at most %lld KiB on disk, %lld KiB written, %lld KiB read\n",
+                on_disk, stats.transport.c_str(), static_cast<long long>(stats.peak_stored_bytes >> 10),
                 static_cast<long long>(stats.written_bytes >> 10),
                 static_cast<long long>(stats.read_bytes >> 10));
 } catch (const std::exception& error) {

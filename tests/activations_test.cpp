@@ -152,8 +152,11 @@ TEST(ActivationBytes, RefuseWhatCannotBe) {
 // Worked by hand: 100 of everything but the gradients.
 TEST(PeakBytes, AreThoseOfTheFullerMoment) {
   Plan plan;
-  plan.rank = {
-      .parameter_bytes = 60, .gradient_bytes = 30, .optimizer_bytes = 40, .largest_gradient_bytes = 8};
+  plan.rank = {.parameter_bytes = 60,
+               .gradient_bytes = 30,
+               .optimizer_bytes = 40,
+               .largest_gradient_bytes = 8,
+               .gradient_memory_bytes = 30};
   EXPECT_EQ(peak_bytes(plan, {}), 138);
   EXPECT_EQ(peak_bytes(plan, {.kept = 30, .loss = 8}), 138);
   EXPECT_EQ(peak_bytes(plan, {.kept = 50, .loss = 9}), 159);

@@ -207,7 +207,6 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"activation_checkpointing": {"partition_activations": true}})",
       R"({"flops_profiler": {"enabled": true}})",
       R"({"tensor_parallel": {"tp_overlap_comm": true}})",
-      R"({"pipeline": {"stages": 4}})",
       R"({"elasticity": {"enabled": true}})",
       R"({"autotuning": {"enabled": true, "whatever": 1}})",
       R"({"compression_training": {"weight_quantization": {}}})",

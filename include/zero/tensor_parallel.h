@@ -2,10 +2,13 @@
 // Tensor and sequence parallelism of modules that do not know of it: each rank of the mesh's "tp" axis holds
 // its part of the parameters, computes its part of the activations, and sees the sizes of the whole.
 //
-//   zero::TensorParallelPlan plan{{"*.up.*", "colwise"}, {"*.down.weight", "rowwise"}, {"embed.weight",
-//   "vocab"}}; auto parallel = zero::parallelize(*model, plan, mesh); zero::EngineOptions options{.stage =
-//   3}; parallel.add_to(options); zero::Engine engine(*model, zero::AdamW{}, options, mesh); auto loss =
-//   engine.forward([&] { return parallel.forward([&] { return model->loss(batch); }); });
+//   zero::TensorParallelPlan plan{
+//       {"*.up.*", "colwise"}, {"*.down.weight", "rowwise"}, {"embed.weight", "vocab"}};
+//   auto parallel = zero::parallelize(*model, plan, mesh);
+//   zero::EngineOptions options{.stage = 3};
+//   parallel.add_to(options);
+//   zero::Engine engine(*model, zero::AdamW{}, options, mesh);
+//   auto loss = engine.forward([&] { return parallel.forward([&] { return model->loss(batch); }); });
 //
 // All ranks of the axis run the same operators in the same order, with the same random state: dropout draws
 // what one process draws. Results agree with one process to rounding. Operators for which there is no rule
@@ -43,9 +46,9 @@ struct MarkedParameters;
 /// - "rowwise", "rowwise_t": inputs are cut: dim 1, of a weight [in, out] dim 0. A bias is not named: it is
 ///   added to the sum, once;
 /// - "vocab": rows of an embedding or head are cut, as evenly as they can be;
-/// - "kv[HEADS]": colwise by so many heads of keys and values; replicated where the ranks outnumber them,
-/// which
-///   each use those of their queries;
+/// - "kv[HEADS]": colwise by so many heads of keys and values; replicated where the ranks outnumber them:
+/// each
+///   uses those of its queries;
 /// - "fused[N]", "fused_t[N]": colwise of N equal blocks side by side (3: queries, keys, values), each cut by
 ///   itself; "fused[SIZE,SIZE,...]" of such sizes. "fused_t": of a weight [in, out];
 /// - "gathered": cut along dim 0 in memory and gathered where it is used;
@@ -68,8 +71,8 @@ struct TensorParallelOptions {
 /// What happened to a module.
 struct TensorParallelReport {
   std::vector<std::string> cut;  // parameters of which this rank holds a part
-  std::vector<std::string>
-      replicated;  // named by the plan, and whole all the same: kv heads fewer than ranks
+  // Named by the plan, and whole all the same: kv heads fewer than ranks.
+  std::vector<std::string> replicated;
   std::map<std::string, std::string> gathered;  // operators computed of gathered tensors so far, and why
 };
 

@@ -91,7 +91,8 @@ Rows zero_hint_rows() {
   const Format<int64_t> elements = integer(0);
   return {
       field("sub_group_size", ZERO_AT(zero.sub_group_numel), nullable(integer(1)),
-            "elements of a piece of the step, of a unit at most, rounded up to 256, with parameters or gradients on disk to 2048: with states on disk what "
+            "elements of a piece of the step, of a unit at most, rounded up to 256, with parameters or "
+            "gradients on disk to 2048: with states on disk what "
             "is in memory at a time; null: offload.piece_numel (DeepSpeed: 1e9)"),
       also(hint<int64_t>("stage3_max_reuse_distance", elements, 1000000000,
                          "the unit whose next use is farthest away is released first"),

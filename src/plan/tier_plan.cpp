@@ -327,12 +327,12 @@ class Chooser {
 };
 
 /// What of a kind is in a tier.
-struct Share {
+struct StateShare {
   int64_t bytes = 0, units = 0, all_bytes = 0, all_units = 0;
 };
 
-Share share_of(const Plan& plan, const Kind& kind, Tier tier, bool on_cpu) {
-  Share share;
+StateShare share_of(const Plan& plan, const Kind& kind, Tier tier, bool on_cpu) {
+  StateShare share;
   Alone alone(plan, on_cpu);
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     const StateTiers& tiers = plan.units[unit].tiers;
@@ -350,7 +350,7 @@ Share share_of(const Plan& plan, const Kind& kind, Tier tier, bool on_cpu) {
 std::string shares_in(const Plan& plan, Tier tier, bool on_cpu) {
   std::string text;
   for (const Kind& kind : kKinds) {
-    const Share share = share_of(plan, kind, tier, on_cpu);
+    const StateShare share = share_of(plan, kind, tier, on_cpu);
     if (share.bytes == 0) continue;
     text += (text.empty() ? "" : ", ") + std::string(kind.name) + " " + human_bytes(share.bytes);
     if (share.units < share.all_units)

@@ -18,8 +18,8 @@ struct Ranks {
 /// `wanted`: --ranks; 0: not given. Throws Config where a launcher started another number of ranks.
 Ranks ranks_of(int wanted);
 
-/// The mesh on which so many ranks use a model that a run has left: the run's tensor-parallel ranks where they
-/// divide those, otherwise none; results do not depend on it but for rounding.
+/// The mesh on which so many ranks use a model that a run has left: the run's tensor-parallel ranks where
+/// they divide those, otherwise none; results do not depend on it but for rounding.
 MeshOptions mesh_for_inference(const Config& config, int ranks);
 
 }  // namespace zero::tool
