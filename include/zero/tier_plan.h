@@ -65,7 +65,7 @@ struct TierPlan {
 /// What a step moves where states are as `plan` says: masters and optimizer states come and go once, a
 /// gradient's sum goes for each micro-batch and comes for each later one, the norm and the step, parameters
 /// come for each gather and go once.
-TierTraffic tier_traffic(const Plan& plan, bool clips, bool on_cpu);
+TierTraffic tier_traffic(const Plan& plan, bool on_cpu);
 
 /// Takes a choice over.
 void use_tiers(EngineOptions& options, const TierPlan& tiers);

@@ -41,21 +41,21 @@ struct Trips {
 
 class Trip {
  public:
-  Trip(const Plan& plan, bool clips) : plan_(plan), clips_(clips), gathers_(gathers_of_step(plan)) {}
+  explicit Trip(const Plan& plan) : plan_(plan), gathers_(gathers_of_step(plan)) {}
 
   Trips of(size_t unit, const Kind& kind) const {
     const int64_t micros = plan_.accumulation_steps;
-    if (kind.tier == &StateTiers::gradient) return {.come = micros - 1 + 1 + (clips_ ? 1 : 0), .go = micros};
+    if (kind.tier == &StateTiers::gradient)
+      return {.come = micros - 1 + 2, .go = micros};  // for the norm and the step
     if (kind.tier == &StateTiers::parameter)
-      // A rank alone gathers nothing, but its slab is read for forward and backward.
-      return {.come = std::max<int64_t>(gathers_[unit], plan_.shard_ranks == 1 ? 2 * micros : 1),
+      // For gathers, and for the step.
+      return {.come = (plan_.shard_ranks == 1 ? 2 * micros : std::max<int64_t>(gathers_[unit], 1)) + 1,
               .go = plan_.units[unit].trainable ? 1 : 0};
     return {};
   }
 
  private:
   const Plan& plan_;
-  bool clips_;
   std::vector<int64_t> gathers_;
 };
 
@@ -145,7 +145,6 @@ class Chooser {
     }
   }
 
-  bool clips() const { return options_.gradient_clipping > 0; }
   bool can_shrink() const {
     return options_.budget_bytes == -1 && base_.placements.parameter == Placement::Shard &&
            base_.shard_ranks > 1;
@@ -178,7 +177,7 @@ class Chooser {
     base_ = make_plan(root_, options_, places_, optimizer_);
     tiers_.clear();
     units_.clear();
-    const Trip trip(base_, clips());
+    const Trip trip(base_);
     Alone alone(base_, places_.on_cpu);
     for (size_t unit = 0; unit < base_.units.size(); ++unit) add_options(unit, trip, alone);
     const RankPlan& rest = base_.rank;
@@ -191,13 +190,13 @@ class Chooser {
   std::vector<Tier> tiers_for(const UnitLayout& unit, const Kind& kind, int64_t bytes) const {
     const Tier given = unit.tiers.*kind.tier;
     const bool is_parameter = kind.tier == &StateTiers::parameter;
-    // Parameters that every rank computes with, or that ranks share, have no other place to be.
+    // Parameters that every rank computes with, or that ranks share, have no other place to be, and those of
+    // devices stay there so far.
     const bool is_gradient = kind.tier == &StateTiers::gradient;
-    // What the engine does not move so far.
-    if (is_parameter || (is_gradient && places_.on_cpu)) return {given};
-    const bool is_fixed = !(movable_.*kind.may_move) || bytes == 0 ||
-                          (is_parameter && base_.placements.parameter != Placement::Shard) ||
-                          (!is_parameter && !unit.trainable);
+    const bool is_fixed =
+        !(movable_.*kind.may_move) || bytes == 0 ||
+        (is_parameter && (!places_.on_cpu || base_.placements.parameter != Placement::Shard)) ||
+        (!is_parameter && !unit.trainable);
     if (is_fixed) return {given};
     std::vector<Tier> tiers{Tier::Device};
     if (!places_.on_cpu && request_.host_bytes > 0) tiers.push_back(Tier::Host);
@@ -234,12 +233,18 @@ class Chooser {
     units_.push_back(std::move(options));
   }
 
+  // Of a gradient's sum on its way; what parameters read for a gather need does not depend on how many there
+  // are.
+  static int64_t staging_of(const RankPlan& rank, const StateTiers& tiers) {
+    return tiers.gradient == Tier::Disk && tiers.parameter != Tier::Disk ? rank.staging_bytes : 0;
+  }
+
   UnitOption option_of(size_t unit, const StateTiers& tiers, const Trip& trip, Alone& alone) const {
     const RankPlan rank = alone.of(unit, tiers);
     UnitOption option{.end_bytes = rank.state_bytes() - rank.offloaded_bytes,
                       .host_bytes = places_.on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)],
                       .disk_bytes = rank.file_bytes,
-                      .ring_bytes = places_.on_cpu ? rank.ring_bytes : 0};
+                      .ring_bytes = places_.on_cpu ? rank.ring_bytes + staging_of(rank, tiers) : 0};
     // Sums of the first micro-batch are not there when its backward begins.
     option.begin_bytes = option.end_bytes - (base_.accumulation_steps == 1 ? rank.gradient_memory_bytes : 0);
     TierTraffic traffic;
@@ -283,7 +288,7 @@ class Chooser {
     result.peak_bytes = peak_bytes(result.plan, request_.activations) + request_.other_bytes;
     result.host_bytes = result.plan.rank.host_bytes;
     result.disk_bytes = result.plan.rank.file_bytes;
-    result.traffic = tier_traffic(result.plan, clips(), places_.on_cpu);
+    result.traffic = tier_traffic(result.plan, places_.on_cpu);
     result.seconds = result.traffic.seconds(request_.rates);
     return result;
   }
@@ -373,7 +378,7 @@ void Chooser::explain(TierPlan& result) const {
     return;
   }
   text += " What stays is what would move the most for each byte: in a step";
-  const Trip trip(base_, clips());
+  const Trip trip(base_);
   std::string trips;
   for (const Kind& kind : kKinds) {
     if (!(request_.movable.*kind.may_move) || share_of(plan, kind, Tier::Device, true).all_bytes == 0)
@@ -414,9 +419,9 @@ double TierTraffic::seconds(const TierRates& rates) const {
          static_cast<double>(host_bytes) / rates.host;
 }
 
-TierTraffic tier_traffic(const Plan& plan, bool clips, bool on_cpu) {
+TierTraffic tier_traffic(const Plan& plan, bool on_cpu) {
   TierTraffic traffic;
-  const Trip trip(plan, clips);
+  const Trip trip(plan);
   Alone alone(plan, on_cpu);
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     const StateTiers& tiers = plan.units[unit].tiers;
@@ -424,6 +429,9 @@ TierTraffic tier_traffic(const Plan& plan, bool clips, bool on_cpu) {
     for (const Kind& kind : kKinds)
       add_trips(traffic, tiers.*kind.tier, trip.of(unit, kind), bytes_of(rank, kind), on_cpu);
   }
+  // The plan counts whole blocks.
+  traffic.disk_read_bytes = plan.rank.step_read_bytes;
+  traffic.disk_written_bytes = plan.rank.step_written_bytes;
   return traffic;
 }
 
