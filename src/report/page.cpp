@@ -73,7 +73,7 @@ Json charts_json(const std::vector<RunOnPage>& runs) {
     if (!lines.empty()) all.push_back(chart_json(chart.title, chart.format, lines));
   }
   for (const auto& [prefix, title] : {std::pair{"device_bytes", "Device memory by purpose"},
-                                      {"tier_bytes", "Memory by purpose and tier"}}) {
+                                      {"memory", "Memory by tier and purpose"}}) {
     Json lines = Json::array();
     for (const std::string& field : fields_under(runs, prefix))
       lines.push_back(
