@@ -72,8 +72,8 @@ Json charts_json(const std::vector<RunOnPage>& runs) {
         lines.push_back({{"field", line.field}, {"label", line.label}, {"dots", line.dots}});
     if (!lines.empty()) all.push_back(chart_json(chart.title, chart.format, lines));
   }
-  for (const auto& [prefix, title] : {std::pair{"device_bytes", "Device memory by purpose"},
-                                      {"memory", "Memory by tier and purpose"}}) {
+  for (const auto& [prefix, title] :
+       {std::pair{"device_bytes", "Device memory by purpose"}, {"memory", "Memory by tier and purpose"}}) {
     Json lines = Json::array();
     for (const std::string& field : fields_under(runs, prefix))
       lines.push_back(
