@@ -45,15 +45,8 @@ void train_run(int ranks, const Config& config, const TrainOptions& options = {}
 
 /// Of the newest checkpoint, but for what is a rank's own.
 std::map<std::string, std::string> values_of_run(const std::filesystem::path& run) {
-  const CheckpointReader reader(latest_checkpoint(run / "checkpoints"));
-  std::map<std::string, std::string> values;
-  for (const auto& [name, tensor] : reader.tensors()) {
-    if (name.starts_with("rank/")) continue;
-    const BoxRange whole = BoxRange::whole(tensor.shape);
-    std::string& bytes = values[name];
-    bytes.resize(static_cast<size_t>(whole.numel * itemsize(tensor.dtype)));
-    reader.read(name, whole, bytes.data());
-  }
+  auto values = testing::newest_values(run);
+  std::erase_if(values, [](const auto& value) { return value.first.starts_with("rank/"); });
   return values;
 }
 

@@ -18,21 +18,9 @@ namespace zero {
 namespace {
 
 using testing::DiskDirectory;
+using testing::newest_values;
 using testing::SmallRun;
 using testing::train_on;
-
-/// All values of a run's newest checkpoint, by tensor.
-std::map<std::string, std::string> saved_values(const std::filesystem::path& run) {
-  const CheckpointReader reader(latest_checkpoint(run / "checkpoints"));
-  std::map<std::string, std::string> values;
-  for (const auto& [name, tensor] : reader.tensors()) {
-    const BoxRange whole = BoxRange::whole(tensor.shape);
-    std::string& bytes = values[name];
-    bytes.resize(static_cast<size_t>(whole.numel * itemsize(tensor.dtype)));
-    reader.read(name, whole, bytes.data());
-  }
-  return values;
-}
 
 using Overrides = std::vector<std::string>;
 
@@ -78,7 +66,7 @@ TEST(TrainActivations, AreTheSameRunWhereverTheyAre) {
       const std::filesystem::path run = small.path() / name;
       train_on(2, small.config(2, with(wide_model(stage), way), name), {.overwrite = true});
       EXPECT_EQ(testing::course_of(run), testing::course_of(small.path() / "plain"));
-      EXPECT_EQ(saved_values(run), saved_values(small.path() / "plain"));
+      EXPECT_EQ(newest_values(run), newest_values(small.path() / "plain"));
       const auto line = testing::metrics_of(run).front();
       EXPECT_GT(line["memory"]["device"]["parameters"].get<int64_t>(), 0);
       if (!name.starts_with("disk") && name != "inputs") continue;
@@ -96,7 +84,7 @@ TEST(TrainActivations, StatesAndActivationsShareADisk) {
                               {"offload.optimizer=disk", "offload.path=" + disk.path().string()});
   train_on(2, small.config(2, wide_model(2), "plain"));
   train_on(2, small.config(2, with(wide_model(2), both), "both"));
-  EXPECT_EQ(saved_values(small.path() / "both"), saved_values(small.path() / "plain"));
+  EXPECT_EQ(newest_values(small.path() / "both"), newest_values(small.path() / "plain"));
   const auto line = testing::metrics_of(small.path() / "both").front();
   EXPECT_GT(line["memory"]["disk"]["optimizer"].get<int64_t>(), 0);
   EXPECT_GT(line["memory"]["disk"]["activations"].get<int64_t>(), 0);
@@ -118,7 +106,7 @@ TEST(TrainActivations, PlacementsMayChangeWhereARunGoesOn) {
     const Config last = small.config(2, away_first ? wide_model(3) : with(wide_model(3), away), name);
     train_on(2, first, {.stop_signal = stop});
     train_on(2, last, {.resume = "auto"});
-    EXPECT_EQ(saved_values(small.path() / name), saved_values(small.path() / "whole")) << name;
+    EXPECT_EQ(newest_values(small.path() / name), newest_values(small.path() / "whole")) << name;
     // What others read of it does not know where its states were.
     const SavedModel saved = find_model(small.path() / name), plain = find_model(small.path() / "whole");
     const auto a = load_model(saved), b = load_model(plain);

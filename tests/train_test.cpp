@@ -21,6 +21,7 @@ namespace {
 using testing::course_of;
 using testing::losses_of;
 using testing::metrics_of;
+using testing::newest_values;
 using testing::run_ranks;
 using testing::SmallRun;
 using testing::train_on;
@@ -31,19 +32,6 @@ struct StopAfter {
   int signal = 15;
   int operator()() { return --steps <= 0 ? signal : 0; }
 };
-
-// All values of all tensors of a run's newest checkpoint.
-std::map<std::string, std::string> newest_values(const std::filesystem::path& run) {
-  const CheckpointReader reader(latest_checkpoint(run / "checkpoints"));
-  std::map<std::string, std::string> values;
-  for (const auto& [name, tensor] : reader.tensors()) {
-    const BoxRange whole = BoxRange::whole(tensor.shape);
-    std::string& bytes = values[name];
-    bytes.resize(static_cast<size_t>(whole.numel * itemsize(tensor.dtype)));
-    reader.read(name, whole, bytes.data());
-  }
-  return values;
-}
 
 struct Case {
   const char* name;

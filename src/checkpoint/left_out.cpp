@@ -2,16 +2,13 @@
 
 #include <cstring>
 
+#include "base/mix_bits.h"
+
 namespace zero::checkpoint {
 namespace {
 
 // Terms of a sum, so that parts can be added in any order.
-uint64_t term_of(uint64_t place, uint64_t bits) {
-  uint64_t x = bits + (place + 1) * 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
+uint64_t term_of(uint64_t place, uint64_t bits) { return mix_bits(bits + (place + 1) * kGoldenGamma); }
 
 }  // namespace
 

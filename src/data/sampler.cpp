@@ -5,19 +5,11 @@
 #include <string>
 
 #include "base/checked.h"
+#include "base/mix_bits.h"
 #include "zero/error.h"
 
 namespace zero {
 namespace {
-
-// Steele, Lea, Flood 2014: a bijection of 64 bits in which every input bit reaches every output bit.
-uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
 int64_t checked_end(int64_t position, int64_t batch) {
   const auto end = checked_add(position, batch);
@@ -33,7 +25,7 @@ Permutation::Permutation(int64_t size, uint64_t key) : size_(size) {
           "a size of " + std::to_string(size) + ", expected 1 to 2^62");
   const int bits = std::bit_width(static_cast<uint64_t>(size - 1));
   half_bits_ = std::max(1, (bits + 1) / 2);
-  for (uint64_t& round_key : keys_) round_key = mix(key += kGolden);
+  for (uint64_t& round_key : keys_) round_key = mix_bits(key += kGoldenGamma);
 }
 
 int64_t Permutation::operator()(int64_t index) const {
@@ -46,7 +38,7 @@ int64_t Permutation::operator()(int64_t index) const {
   do {
     uint64_t left = value >> half_bits_, right = value & mask;
     for (const uint64_t round_key : keys_) {
-      const uint64_t next = left ^ (mix(right + round_key) & mask);
+      const uint64_t next = left ^ (mix_bits(right + round_key) & mask);
       left = right;
       right = next;
     }
@@ -82,7 +74,8 @@ int64_t Sampler::sample_at(int64_t position) const {
   checked_end(position, 0);
   const int64_t epoch = position / samples_, index = position % samples_;
   if (!options_.shuffle) return index;
-  return Permutation(samples_, mix(options_.seed + kGolden) ^ mix(static_cast<uint64_t>(epoch)))(index);
+  return Permutation(samples_,
+                     mix_bits(options_.seed + kGoldenGamma) ^ mix_bits(static_cast<uint64_t>(epoch)))(index);
 }
 
 std::vector<int64_t> Sampler::batch(int64_t position, const BatchSlot& slot) const {

@@ -269,36 +269,34 @@ void Engine::backward_sum(const at::Tensor& loss_sum, double weight) {
 
 void detail::EngineState::backward(const std::vector<at::Tensor>& outputs,
                                    const std::vector<at::Tensor>& gradients, double factor) {
-  detail::EngineState& state = *this;
-  const detail::EngineCall call(state, Trace::Row::Compute, "backward");
-  const detail::DefaultPurposeScope purpose(detail::MemoryPurpose::Activations);
+  const EngineCall call(*this, Trace::Row::Compute, "backward");
+  const DefaultPurposeScope purpose(MemoryPurpose::Activations);
   for (const at::Tensor& output : outputs)
     require(output.defined() && output.requires_grad(), ErrorKind::Usage, "backward",
             "an output needs no gradient",
             "compute it inside engine.forward() from trainable parameters, without NoGradGuard");
-  if (state.scaler) state.model.loss_scale = state.scaler->scale();
-  const std::vector<at::Tensor> from =
-      detail::scaled_gradients(outputs, gradients, state.model.loss_scale * factor);
-  state.open_pass();
+  if (scaler) model.loss_scale = scaler->scale();
+  const std::vector<at::Tensor> from = scaled_gradients(outputs, gradients, model.loss_scale * factor);
+  open_pass();
   try {
-    state.begin_backward();
-    if (state.model.options.row_gradients) detail::prepare_tied_gradients(outputs);
-    if (state.model.plan.cpu_operators) detail::prepare_cpu_operators(outputs);
+    begin_backward();
+    if (model.options.row_gradients) prepare_tied_gradients(outputs);
+    if (model.plan.cpu_operators) prepare_cpu_operators(outputs);
     {
-      detail::InterceptOperators intercept(nullptr, detail::cpu_operators(state.model.plan.cpu_operators));
-      state.in_backward = true;
+      InterceptOperators intercept(nullptr, cpu_operators(model.plan.cpu_operators));
+      in_backward = true;
       torch::autograd::backward(outputs, from);
-      state.in_backward = false;
+      in_backward = false;
     }
-    detail::BypassIntercept bypass;
+    BypassIntercept bypass;
     c10::NoGradGuard no_grad;
-    state.model.gradients->end_backward();
-    state.model.residency->trim();
+    model.gradients->end_backward();
+    model.residency->trim();
   } catch (const std::exception& error) {
-    state.fail_pass(error.what());
+    fail_pass(error.what());
     throw;
   }
-  state.micro_step++;
+  micro_step++;
 }
 
 StepResult Engine::step() {

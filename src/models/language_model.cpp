@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "base/glob.h"
+#include "base/mix_bits.h"
 #include "models/head_loss.h"
 #include "models/layers.h"
 #include "zero/error.h"
@@ -29,13 +30,9 @@ std::string sizes_of(const torch::Tensor& t) {
   return text + "]";
 }
 
-// splitmix64; the CPU's generator looks at 32 bits.
 void seed_part(std::optional<uint64_t> seed, int64_t part) {
   if (!seed) return;
-  uint64_t x = *seed + (static_cast<uint64_t>(part) + 1) * 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  at::manual_seed((x ^ x >> 31) & 0xffffffffu);
+  at::manual_seed(generator_seed(mix_bits(*seed + (static_cast<uint64_t>(part) + 1) * kGoldenGamma)));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error_text.h"
+#include "base/mix_bits.h"
 #include "compute/wait_place.h"
 #include "engine/engine_access.h"
 #include "mesh/rank_places.h"
@@ -68,16 +69,11 @@ std::vector<std::string> replicated_axes(const Mesh& mesh) {
   return names;
 }
 
-// splitmix64 over what tells one forward from another.
+// Of what tells one forward from another.
 uint64_t seed_of(std::initializer_list<uint64_t> numbers) {
   uint64_t state = 0;
-  for (const uint64_t number : numbers) {
-    state += number + 0x9e3779b97f4a7c15u;
-    state = (state ^ state >> 30) * 0xbf58476d1ce4e5b9u;
-    state = (state ^ state >> 27) * 0x94d049bb133111ebu;
-    state ^= state >> 31;
-  }
-  return state & 0xffffffffu;  // all that the CPU's generator looks at
+  for (const uint64_t number : numbers) state = mix_bits(state + number + kGoldenGamma);
+  return generator_seed(state);
 }
 
 /// What a stage keeps of a micro-batch between its passes.

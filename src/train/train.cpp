@@ -1,6 +1,5 @@
 #include "zero/train.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -13,6 +12,7 @@
 #include <map>
 #include <memory>
 
+#include "base/mix_bits.h"
 #include "mesh/agree.h"
 #include "train/activation_memory.h"
 #include "train/adapter_files.h"
@@ -89,16 +89,6 @@ EngineOptions engine_options_with(const Config& config, const Mesh& mesh,
   return options;
 }
 
-// Every data-parallel rank drops other activations; neighbouring run seeds must not share streams over ranks
-// either.
-uint64_t dropout_seed(int64_t run_seed, int rank) {
-  uint64_t x = static_cast<uint64_t>(run_seed) + 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  // The CPU generator looks at 32 bits: the rank is added there, so that no two ranks meet.
-  return ((x ^ x >> 31) + static_cast<uint64_t>(rank)) & 0xffffffffu;
-}
-
 class Trainer {
  public:
   Trainer(const Config& config, const Mesh& mesh, const TrainOptions& options);
@@ -157,7 +147,6 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
                 engine_options_with(config, mesh, open_values_together(config, mesh, checkpoint_), parallel_,
                                     placement_),
                 mesh, [this](int64_t micro) { return seed_of_micro_batch(micro); }) {
-  at::manual_seed(dropout_seed(config.run.seed, mesh.group("dp").rank()));
   result_.loss = std::numeric_limits<double>::quiet_NaN();
   if (!checkpoint_.empty()) resume();
   detail::together(mesh_, "run directory", [&] {
@@ -225,12 +214,7 @@ uint64_t Trainer::seed_of_micro_batch(int64_t micro) const {
   const uint64_t numbers[] = {static_cast<uint64_t>(config_.run.seed), static_cast<uint64_t>(position_),
                               static_cast<uint64_t>(micro * dp.size() + dp.rank())};
   uint64_t x = 0;
-  for (const uint64_t number : numbers) {
-    x = (x + number + 1) * 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    x ^= x >> 31;
-  }
+  for (const uint64_t number : numbers) x = mix_bits((x + number + 1) * kGoldenGamma);
   return x;
 }
 

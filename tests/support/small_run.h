@@ -5,12 +5,14 @@
 #include <fstream>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
+#include "zero/checkpoint.h"
 #include "zero/config.h"
 #include "zero/token_file.h"
 #include "zero/train.h"
@@ -98,6 +100,19 @@ inline std::vector<double> losses_of(const std::filesystem::path& run) {
   for (const nlohmann::json& line : metrics_of(run))
     if (line.contains("loss")) losses.push_back(line["loss"].get<double>());
   return losses;
+}
+
+/// All values of all tensors of a run's newest checkpoint.
+inline std::map<std::string, std::string> newest_values(const std::filesystem::path& run) {
+  const CheckpointReader reader(latest_checkpoint(run / "checkpoints"));
+  std::map<std::string, std::string> values;
+  for (const auto& [name, tensor] : reader.tensors()) {
+    const BoxRange whole = BoxRange::whole(tensor.shape);
+    std::string& bytes = values[name];
+    bytes.resize(static_cast<size_t>(whole.numel * itemsize(tensor.dtype)));
+    reader.read(name, whole, bytes.data());
+  }
+  return values;
 }
 
 }  // namespace zero::testing
