@@ -96,7 +96,8 @@ TEST(OffloadedStates, EveryRuleAndWayOfTransferGivesTheSameBits) {
         {"Adam", zero::Adam{.lr = 1e-2}},
         {"SGD", zero::SGD{.lr = 1e-2, .momentum = 0.9}},
         {"Lion", zero::Lion{.lr = 1e-3}},
-        {"LAMB", zero::LAMB{.lr = 1e-2}}};
+        {"LAMB", zero::LAMB{.lr = 1e-2}},
+        {"Muon", zero::Muon{.lr = 1e-2}}};
     for (const auto& [name, rule] : rules) {
       zero::EngineOptions options{.stage = 3, .dtype = at::kBFloat16};
       Trained memory(mesh, rule, options);

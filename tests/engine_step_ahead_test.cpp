@@ -313,8 +313,10 @@ TEST(StepAheadAlone, IsRefusedWhereTheStepWaitsForAllGradients) {
     EXPECT_ERROR(make(in_pieces(clipped, folder.path()), zero::AdamW{}), Config,
                  "offload.step_in_backward: units cannot be updated in backward: gradient_clipping");
     EXPECT_ERROR(make(in_pieces({}, folder.path()), zero::LAMB{}), Config, "every element by itself");
+    EXPECT_ERROR(make(in_pieces({}, folder.path()), zero::Muon{}), Config, "every element by itself");
     make(in_pieces(clipped, folder.path(), zero::StepInBackward::Auto), zero::AdamW{});
     make(in_pieces({}, folder.path(), zero::StepInBackward::Auto), zero::LAMB{});
+    make(in_pieces({}, folder.path(), zero::StepInBackward::Auto), zero::Muon{});
     make(in_pieces({}, folder.path(), zero::StepInBackward::Off), zero::AdamW{});
   });
 }

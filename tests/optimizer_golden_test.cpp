@@ -8,6 +8,7 @@
 #include <random>
 
 #include "optim/kernels/exact_sum.h"
+#include "optim/muon.h"
 #include "support/cut_ranks.h"
 #include "zero/error.h"
 
@@ -76,6 +77,7 @@ TEST(OptimizerGolden, BitsAreTheSameForOneToEightRanks) {
   for_each_rule([](const OptimizerRule& rule) { expect_same_for_any_ranks(rule); });
   for (const NamedRule& named : named_rules()) expect_same_for_any_ranks(named.rule);
   expect_same_for_any_ranks(LAMB{.lr = 0.02, .weight_decay = 0.1});
+  expect_same_for_any_ranks(Muon{.lr = 0.02, .match_rms_adamw = true});
   expect_same_for_any_ranks(LARS{.weight_decay = 0.1, .trust_coefficient = 0.1, .nesterov = true});
 }
 
@@ -90,6 +92,35 @@ TEST(OptimizerGolden, VariantsOfLambDiffer) {
   EXPECT_TRUE(at::equal(of(decayed), of(apex_decayed)));
   const LAMB bounded{.weight_decay = 0.1, .max_coeff = 0.1};
   EXPECT_FALSE(at::equal(of(decayed), of(bounded)));
+}
+
+TEST(Muon, WorkIsSharedOut) {
+  std::vector<muon::Task> tasks;
+  for (const int64_t width : {64, 8, 8, 8, 32, 32})
+    tasks.push_back({.unit = 0, .matrix = {.parameter = 0, .offset = 0, .rows = width, .cols = 64}});
+  muon::share_out(tasks, 2);
+  EXPECT_EQ(tasks[0].owner, 0);
+  EXPECT_EQ(tasks[4].owner, 1) << "the largest is as much as the others together";
+  EXPECT_EQ(tasks[5].owner, 1);
+  std::vector<int> owners;
+  for (const muon::Task& task : tasks) owners.push_back(task.owner);
+  EXPECT_GT(std::count(owners.begin(), owners.end(), 1), 2);
+}
+
+TEST(Muon, MakesMatricesNearlyOrthogonal) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{24, 40}, {40, 24}, {16, 16}}) {
+    const at::Tensor matrix = testing::drawn(rows * cols, 3).view({rows, cols});
+    const at::Tensor made = muon::orthogonalised(matrix).to(at::kFloat);
+    ASSERT_EQ(made.sizes(), matrix.sizes());
+    const at::Tensor gram = rows > cols ? made.t().matmul(made) : made.matmul(made.t());
+    const at::Tensor off = gram - at::diag(gram.diagonal());
+    EXPECT_LT(gram.diagonal().max().item<float>(), 1.6);
+    EXPECT_LT(off.abs().max().item<float>(), 0.5);
+  }
+  EXPECT_EQ(muon::orthogonalised(at::zeros({3, 4})).abs().max().item<float>(), 0);
+  EXPECT_DOUBLE_EQ(muon::rate_factor(Muon{}, 40, 10), 2);
+  EXPECT_DOUBLE_EQ(muon::rate_factor(Muon{}, 10, 40), 1);
+  EXPECT_DOUBLE_EQ(muon::rate_factor(Muon{.match_rms_adamw = true}, 25, 100), 2);
 }
 
 using kernels::add_exactly;

@@ -75,6 +75,29 @@ void plain_step(const zero::Adagrad& r, double lr, double decay, int t, const Te
   p.w = p.w - lr / (1 + r.lr_decay * (t - 1)) * decayed / (p.v.sqrt() + r.eps);
 }
 
+Tensor nearly_orthogonal(const Tensor& matrix) {
+  Tensor x = matrix.size(0) > matrix.size(1) ? matrix.t() : matrix;
+  x = x / x.norm().clamp_min(1e-7);
+  for (int i = 0; i < 5; ++i) {
+    const Tensor gram = x.mm(x.t());
+    x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram.mm(gram)).mm(x);
+  }
+  return matrix.size(0) > matrix.size(1) ? x.t() : x;
+}
+void plain_step(const zero::Muon& r, double lr, double decay, int t, const Tensor& g, Whole& p) {
+  if (p.w.dim() != 2) {
+    p.decay_moments(g, r.beta1, r.beta2);
+    const double rate = lr * r.adamw_lr_scale;
+    p.w = p.w * (1 - rate * decay) - rate * adam_direction(p, r.beta1, r.beta2, r.eps, t);
+    return;
+  }
+  p.m = r.momentum * p.m + (1 - r.momentum) * g;
+  const Tensor direction = r.nesterov ? r.momentum * p.m + (1 - r.momentum) * g : p.m;
+  const double factor =
+      std::sqrt(std::max(1.0, static_cast<double>(p.w.size(0)) / static_cast<double>(p.w.size(1))));
+  p.w = p.w * (1 - lr * decay) - lr * factor * nearly_orthogonal(direction);
+}
+
 // Values other than the defaults, so that each of them counts.
 template <class Rule>
 Rule tried(Rule rule) {
@@ -142,11 +165,11 @@ std::map<std::string, Tensor> engine_run(const Rule& rule, const zero::Mesh& mes
 
 // Elements of a sign may fall on either side of 0 by rounding: of such a rule a few may differ.
 void expect_near(const std::map<std::string, Tensor>& actual, const std::map<std::string, Tensor>& expected,
-                 double may_differ, const std::string& what) {
+                 double may_differ, const std::string& what, double tolerance = 2e-5) {
   ASSERT_EQ(actual.size(), expected.size());
   for (const auto& [name, values] : expected) {
     const Tensor far =
-        (actual.at(name).to(torch::kDouble) - values).abs() > 2e-5 * values.abs().clamp_min(0.1);
+        (actual.at(name).to(torch::kDouble) - values).abs() > tolerance * values.abs().clamp_min(0.1);
     EXPECT_LE(far.sum().item<double>(), may_differ * static_cast<double>(values.numel()))
         << what << ", " << name;
   }
@@ -166,13 +189,14 @@ TEST_P(OptimizerRules, FollowTheirFormulasOnWholeParametersAtEveryStage) {
       const Default rule = tried(defaults);
       const std::string name(zero::rule_name(rule));
       const double may_differ = name == "Lion" ? 0.02 : 0;
+      const double tolerance = name == "Muon" ? 0.03 : 2e-5;  // its products are bf16
       const auto expected = plain_run(rule, ranks);
       std::vector<std::map<std::string, Tensor>> stages;
       for (int stage = 0; stage <= 3; ++stage) {
         // Apart: stage 0 keeps whole replicas.
         stages.push_back(engine_run(rule, mesh, {.stage = stage, .share_parameters = false}));
         const std::string what = name + " at stage " + std::to_string(stage);
-        expect_near(stages.back(), expected, may_differ, what);
+        expect_near(stages.back(), expected, may_differ, what, tolerance);
         expect_same_bits(stages.back(), stages.front(), what);
       }
       expect_same_bits(engine_run(rule, mesh, {.stage = 3}), stages.front(), name + " in common memory");
@@ -184,7 +208,7 @@ TEST_P(OptimizerRules, FollowTheirFormulasOnWholeParametersAtEveryStage) {
       expect_same_bits(halves(3), halves(0), name + " in bf16");
       if (ranks == 4)
         expect_near(engine_run(rule, mesh, {.stage = 3, .shard_group_ranks = 2}), expected, may_differ,
-                    name + " in groups of two");
+                    name + " in groups of two", tolerance);
     });
   });
 }

@@ -157,6 +157,7 @@ struct ParameterGroupConfig {
   std::optional<double> lr;            // instead of optimizer.params.lr; not together with lr_scale
   double lr_scale = 1;                 // times optimizer.params.lr
   std::optional<double> weight_decay;  // instead of optimizer.params.weight_decay
+  bool elementwise = false;            // Muon: AdamW's update for matrices too
   bool operator==(const ParameterGroupConfig&) const = default;
 };
 

@@ -69,6 +69,13 @@ struct EngineStats {
   }
 };
 
+/// What one rank holds of a parameter: of its flattened elements those from `begin` on, a copy, fp32 [n] on
+/// CPU; none of some.
+struct LocalValues {
+  int64_t begin = 0;
+  at::Tensor values;
+};
+
 class Engine;
 namespace detail {
 struct EngineAccess;
@@ -154,6 +161,24 @@ class Engine {
   at::Tensor full_gradient(const std::string& name);
   /// One kind of optimizer state ("exp_avg", ...) of one parameter, fp32 on CPU. Collective.
   at::Tensor full_optimizer_state(const std::string& name, const std::string& kind);
+  /// The same of this rank's part. Not collective.
+  LocalValues local_parameter(const std::string& name);
+  LocalValues local_gradient(const std::string& name);
+  LocalValues local_optimizer_state(const std::string& name, const std::string& kind);
+
+  // To write them: `values` are of a floating type, in the parameter's shape (all ranks give the same ones,
+  // each keeps its part) or of this rank's part, [n]. All ranks call it. Throws Usage, with nothing changed
+  // on this rank, for names, shapes and types that do not fit.
+
+  /// Between steps; master and parameter become them.
+  void set_full_parameter(const std::string& name, const at::Tensor& values);
+  void set_local_parameter(const std::string& name, const at::Tensor& values);
+  /// The averaged, unclipped gradient, between the last backward() and step(). Replicas of a shard (stage 0,
+  /// hybrid) must be given the same.
+  void set_full_gradient(const std::string& name, const at::Tensor& values);
+  void set_local_gradient(const std::string& name, const at::Tensor& values);
+  void set_full_optimizer_state(const std::string& name, const std::string& kind, const at::Tensor& values);
+  void set_local_optimizer_state(const std::string& name, const std::string& kind, const at::Tensor& values);
   /// Names of all parameters, tied ones once, in plan order.
   std::vector<std::string> parameter_names() const;
 

@@ -98,7 +98,27 @@ struct Adagrad {
   bool operator==(const Adagrad&) const = default;
 };
 
-using OptimizerRule = std::variant<AdamW, Adam, SGD, Lion, LAMB, LARS, Adagrad>;
+/// Muon (Jordan et al., 2024; Liu et al., arXiv 2502.16982), torch.optim.Muon's arithmetic, of matrices:
+///   buffer += (1 - momentum) (g - buffer);  d = nesterov: g + momentum (buffer - g); else: buffer
+///   w = w (1 - lr weight_decay) - lr factor orthogonalised(d)   (optim/muon.h)
+/// Parameters of other than two dimensions, and those of groups that say `elementwise` (embeddings and heads,
+/// usually), are AdamW's with these betas and lr adamw_lr_scale. Whole matrices are gathered once a step, and
+/// each is made orthogonal by one rank, the least busy one: the same bits for any number of ranks. Ranks on
+/// CPU only. State "exp_avg" is the buffer; "exp_avg_sq" stays 0 for matrices.
+struct Muon {
+  double lr = 1e-3;
+  double momentum = 0.95;
+  bool nesterov = true;
+  double weight_decay = 0.1;
+  bool match_rms_adamw = false;  // the factor: Moonlight's instead of Keller Jordan's
+  double beta1 = 0.9, beta2 = 0.95;
+  double eps = 1e-8;
+  double adamw_lr_scale = 1;
+  static constexpr bool bias_correction = true;
+  bool operator==(const Muon&) const = default;
+};
+
+using OptimizerRule = std::variant<AdamW, Adam, SGD, Lion, LAMB, LARS, Adagrad, Muon>;
 
 /// What values a number may take.
 enum class NumberRange {
@@ -296,6 +316,25 @@ struct RuleRow<Adagrad> {
   static std::optional<RuleConflict> conflict(const Adagrad&) { return {}; }
 };
 
+template <>
+struct RuleRow<Muon> {
+  static constexpr std::string_view name = "Muon";
+  static constexpr Muon configured{};
+  static constexpr std::array hyperparameters{
+      rule_rows::rate<Muon>(),
+      rule_rows::decay<Muon>(),
+      rule_rows::number<&Muon::momentum>("momentum", NumberRange::BelowOne, "momentum"),
+      rule_rows::flag<&Muon::nesterov>("nesterov", "Nesterov momentum; needs momentum > 0 and dampening 0"),
+      rule_rows::flag<&Muon::match_rms_adamw>(
+          "match_rms_adamw", "updates of AdamW's size, as Moonlight; false: Keller Jordan's"),
+      rule_rows::betas<Muon>(),
+      rule_rows::eps<Muon>(),
+      rule_rows::number<&Muon::adamw_lr_scale>("adamw_lr_scale", NumberRange::NonNegative,
+                                               "times lr, of what is not a matrix: AdamW's")};
+  static std::span<const std::string_view> states(const Muon&) { return rule_rows::kMoments; }
+  static std::optional<RuleConflict> conflict(const Muon&) { return {}; }
+};
+
 inline constexpr int64_t kRuleStateBytes = 4;
 
 /// `f(rule)` for the default of every rule, in the order of the table.
@@ -328,6 +367,9 @@ inline constexpr int64_t kStateBlockNumel = 256;
 /// Whether a step needs norms of whole parameters. They are added up in blocks of kStateBlockNumel elements,
 /// so that no border of a shard may part one.
 bool sums_parameters(const OptimizerRule& rule);
+/// Whether every element is updated from its own gradient and states alone, so that a part of a parameter may
+/// be updated before the rest: not where norms or whole matrices are needed (LAMB, LARS, Muon).
+bool updates_by_element(const OptimizerRule& rule);
 double rule_lr(const OptimizerRule& rule);
 std::optional<RuleConflict> conflict_of(const OptimizerRule& rule);
 

@@ -14,6 +14,7 @@ struct ParameterGroup {
   std::optional<double> lr = {};  // absolute, and the schedule leaves it alone
   double lr_scale = 1;            // times the (scheduled) base rate, where lr is not given
   std::optional<double> weight_decay = {};
+  bool elementwise = false;  // Muon: AdamW's update for matrices too
 };
 
 }  // namespace zero

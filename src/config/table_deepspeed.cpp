@@ -217,7 +217,7 @@ Rows zero_off_rows() {
       off("zeropp_loco_param", {nullptr}, "no quantized traffic"),
       off("mics_hierarchical_params_gather", no, "gathers are one level"),
       off("pipeline_loading_checkpoint", no, ""),
-      off("save_muon_momentum_buffer_in_memory", no, "no Muon"),
+      off("save_muon_momentum_buffer_in_memory", no, "Muon's momentum follows offload.optimizer"),
       off(OffSection{"leaf_module",
                      "classes",
                      {Json::array(), nullptr},

@@ -234,8 +234,8 @@ Row optimizer_row() {
   std::vector<std::pair<std::string, OptimizerRule>> names;
   for_each_rule([&](const OptimizerRule& rule) { names.emplace_back(rule_name(rule), rule); });
   for (const NamedRule& named : named_rules()) names.emplace_back(named.name, named.rule);
-  Format<OptimizerRule> types = choice<OptimizerRule>(
-      names, {"Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
+  Format<OptimizerRule> types =
+      choice<OptimizerRule>(names, {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
   types.print = [](const OptimizerRule& rule) { return Json(rule_name(rule)); };
   return section<Config>("optimizer",
                          {field("type", ZERO_AT(optimizer.rule), std::move(types),

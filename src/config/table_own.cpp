@@ -308,7 +308,9 @@ Row parameter_groups_row() {
       field("lr", ZERO_AT_GROUP(lr), nullable(number_at_least(0)), "instead of optimizer.params.lr"),
       field("lr_scale", ZERO_AT_GROUP(lr_scale), number_at_least(0), "times optimizer.params.lr"),
       field("weight_decay", ZERO_AT_GROUP(weight_decay), nullable(number_at_least(0)),
-            "instead of optimizer.params.weight_decay")};
+            "instead of optimizer.params.weight_decay"),
+      field("elementwise", ZERO_AT_GROUP(elementwise), boolean(),
+            "Muon: AdamW's update for matrices too, as for embeddings and heads")};
   return list("parameter_groups", ZERO_AT(parameter_groups), std::move(rows),
               "parameters with their own lr or decay");
 }

@@ -331,37 +331,6 @@ void Engine::set_learning_rate(double lr) {
 }
 double Engine::learning_rate() const { return state_->rate(); }
 
-at::Tensor Engine::full_parameter(const std::string& name) {
-  const auto place = state_->model.place_of(name);
-  const detail::Unit& unit = state_->model.units[place.unit];
-  const auto lease = unit.lend_values(StateStore::Use::Read);
-  return state_->model.gather(place, unit.values(lease));
-}
-
-at::Tensor Engine::full_gradient(const std::string& name) {
-  detail::ShardedModel& model = state_->model;
-  const auto place = model.place_of(name);
-  require(model.layout(place.unit).trainable, ErrorKind::Usage, name,
-          "the parameter is frozen: it has no gradient");
-  require(state_->micro_step >= model.plan.accumulation_steps, ErrorKind::Usage, name,
-          "gradients are there between the last backward() and step()");
-  const auto lease = model.states.lend(place.unit, {kGradientState}, StateStore::Use::Read);
-  return model.gather(place, lease[kGradientState]).mul_(model.gradient_scale());
-}
-
-at::Tensor Engine::full_optimizer_state(const std::string& name, const std::string& kind) {
-  detail::ShardedModel& model = state_->model;
-  const auto place = model.place_of(name);
-  const std::vector<std::string> kinds = model.optimizer->state_names();
-  if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end() && model.states.holds(place.unit, kind)) {
-    require(model.states.elements_each(place.unit, kind) == 1, ErrorKind::Usage, name,
-            "its optimizer state '" + kind + "' is of blocks, not of elements");
-    const auto lease = model.states.lend(place.unit, {std::string_view(kind)}, StateStore::Use::Read);
-    return model.gather(place, lease[kind]);
-  }
-  fail(ErrorKind::Usage, name, "it has no optimizer state '" + kind + "'");
-}
-
 std::vector<std::string> Engine::parameter_names() const { return state_->model.names(); }
 
 std::filesystem::path Engine::save(const std::filesystem::path& directory, const std::string& metadata,

@@ -61,6 +61,9 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
     const at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
     require(!in_8bit_ || execution_ == Execution::kernels, ErrorKind::Unsupported, "states_8bit",
             "moments in 8 bits are for ranks on CPU", "leave it off on devices");
+    const bool has_matrices = std::holds_alternative<Muon>(rule_) && !shard.matrices.empty();
+    require(!has_matrices || execution_ == Execution::kernels, ErrorKind::Unsupported, "Muon",
+            "its matrices are for ranks on CPU", "choose another optimizer on devices");
     if (in_8bit_) {
       require_blocks(shard, numel);
       create_8bit(shard, numel, options);
@@ -207,8 +210,11 @@ void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
   std::vector<double> sums;
   if constexpr (kSums > 0) sums = sums_of(rule, input);
   for_each_used(input, /*whole=*/false, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t) {
+    if constexpr (std::is_same_v<Rule, Muon>)
+      if (segment.is_matrix) return;
     update_segment(rule, memory, segment, input, kSums > 0 ? &sums[segment.parameter * kSums] : nullptr);
   });
+  if constexpr (std::is_same_v<Rule, Muon>) step_matrices(rule, input);
 }
 
 template <class Rule>

@@ -89,6 +89,15 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
   template <class Rule>
   std::vector<double> sums_of(const Rule& rule, const StepInput& input) const;
 
+  // Muon's matrices (muon.cpp).
+  StatePiece whole_of(const OptimizerShard& shard) const {
+    return {shard.unit, 0, states_.pieces_of(shard.unit, updated_kinds()).back().end};
+  }
+  at::Tensor matrix_directions(const Muon& rule, const OptimizerShard& shard, const StepInput& input) const;
+  void move_matrices(const Muon& rule, const OptimizerShard& shard, const StepInput& input,
+                     const at::Tensor& directions) const;
+  void step_matrices(const Muon& rule, const StepInput& input) const;
+
   // By fused operators: scalars stand in a table on the device, a row a segment (rule_optimizer_fused.cpp).
   void make_rows();
   void step_fused(const StepInput& input) const;

@@ -11,8 +11,7 @@
 namespace zero {
 
 AheadUpdates* RuleOptimizer::ahead() {
-  const auto has_sums = []<class Rule>(const Rule&) { return kernels::Arithmetic<Rule>::kSums > 0; };
-  return execution_ == Execution::kernels && !std::visit(has_sums, rule_) ? this : nullptr;
+  return execution_ == Execution::kernels && updates_by_element(rule_) ? this : nullptr;
 }
 
 const OptimizerShard& RuleOptimizer::shard_of(int unit) const {

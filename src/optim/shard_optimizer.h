@@ -34,8 +34,16 @@ struct ShardSegment {
   // Elements inside the shard that this rank adds to sums over all ranks (the gradient's norm, a rule's sums
   // of a parameter). Where several ranks hold the same elements, each is counted by one of them.
   int64_t counted_begin = 0, counted_end = 0;
-  int dims = 2;  // of the whole parameter
+  int dims = 2;            // of the whole parameter
+  bool is_matrix = false;  // and updated as one, where the rule knows matrices: then it is in `matrices`
   int64_t numel() const { return end - begin; }
+};
+
+/// A whole matrix in a unit's slab, of which ranks may hold parts.
+struct SlabMatrix {
+  int parameter = 0;   // as ShardSegment's
+  int64_t offset = 0;  // elements from the slab's beginning, row-major
+  int64_t rows = 0, cols = 0;
 };
 
 /// One unit's shard on this rank, whose values are in a StateStore: 1-D, [shard_numel] each; elements outside
@@ -48,9 +56,10 @@ struct ShardSegment {
 ///   or
 ///                    missing
 struct OptimizerShard {
-  int unit = 0;                        // in the store
-  Tier tier = Tier::Device;            // of the states that the optimizer creates
-  std::vector<ShardSegment> segments;  // ascending, disjoint
+  int unit = 0;                           // in the store
+  Tier tier = Tier::Device;               // of the states that the optimizer creates
+  std::vector<ShardSegment> segments;     // ascending, disjoint
+  std::vector<SlabMatrix> matrices = {};  // of the unit, those of other ranks too
 };
 
 /// A step of which the device knows first whether anything changes, and how much: the host does not wait.
@@ -61,6 +70,13 @@ struct DeviceDecision {
   double max_norm = 0;      // as clip_result's
   /// As StepInput::sum_over_ranks: [parameters, sums], returns the sums over all ranks.
   std::function<at::Tensor(const at::Tensor& sums)> sum_over_ranks;
+};
+
+/// Between the ranks that share the shards of each unit. What travels: fp32, on the shards' device.
+struct ShardExchange {
+  int rank = 0, ranks = 1;
+  std::function<at::Tensor(const at::Tensor& shard)> all_gather;     // the slab [ranks * n] of shards [n]
+  std::function<at::Tensor(const at::Tensor& slab)> reduce_scatter;  // this rank's [n] of the slabs' sum
 };
 
 struct StepInput {
@@ -78,6 +94,8 @@ struct StepInput {
   /// alone. Empty: the shards hold whole parameters. Each number is a digit of an exact sum (exact_sum.h): a
   /// whole number whose sum over the ranks is exact in any order.
   std::function<void(std::span<double> sums)> sum_over_ranks = {};
+  /// For rules that need whole matrices; null: the shards are whole slabs. All ranks call it alike.
+  const ShardExchange* exchange = nullptr;
   /// In place of `used` and `sum_over_ranks`, where decides_on_device(). The host's part of the step,
   /// count_step(), follows when it knows: before the next one.
   const DeviceDecision* on_device = nullptr;

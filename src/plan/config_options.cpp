@@ -29,7 +29,8 @@ std::vector<ParameterGroup> groups_of(const Config& config) {
     groups.push_back({.pattern = group.pattern,
                       .lr = group.lr,
                       .lr_scale = group.lr_scale,
-                      .weight_decay = group.weight_decay});
+                      .weight_decay = group.weight_decay,
+                      .elementwise = group.elementwise});
   return groups;
 }
 

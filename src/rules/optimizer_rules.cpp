@@ -57,6 +57,10 @@ bool sums_parameters(const OptimizerRule& rule) {
   return std::holds_alternative<LAMB>(rule) || std::holds_alternative<LARS>(rule);
 }
 
+bool updates_by_element(const OptimizerRule& rule) {
+  return !sums_parameters(rule) && !std::holds_alternative<Muon>(rule);
+}
+
 std::span<const NamedRule> named_rules() {
   static const std::array<NamedRule, 2> all{{
       {"FusedLAMB", LAMB{.undecayed_ratio = false}},

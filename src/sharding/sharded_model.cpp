@@ -178,6 +178,8 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
   for (int u : trainable) {
     OptimizerShard shard{.unit = u, .tier = layout(u).tiers.optimizer, .segments = segments(u)};
     for (ShardSegment& segment : shard.segments) segment.group = group_of[segment.parameter];
+    if (std::holds_alternative<Muon>(spec))
+      find_matrices(layout(u), first_parameter_[u], group_of, options.groups, shard);
     optimizer_shards.push_back(std::move(shard));
   }
   if (replica_group.size() > 1) share_out_sums();
@@ -245,6 +247,25 @@ void ShardedModel::set_weight(double own) {
   require(total_weight_ > 0, ErrorKind::Usage, "backward_sum",
           "the losses of this step have no weight on any rank",
           "end training where all ranks are out of data");
+}
+
+// This rank's shards beside those of its group.
+ShardExchange ShardedModel::exchange() const {
+  const WaitPlace place("matrices");
+  return {.rank = shard_group.rank(),
+          .ranks = shard_group.size(),
+          .all_gather =
+              [this](const at::Tensor& shard) {
+                const at::Tensor slab = at::empty({shard.numel() * shard_group.size()}, shard.options());
+                shard_group.all_gather(slab, shard, "matrices").wait();
+                return slab;
+              },
+          .reduce_scatter =
+              [this](const at::Tensor& slab) {
+                at::Tensor shard = at::empty({slab.numel() / shard_group.size()}, slab.options());
+                shard_group.reduce_scatter(shard, slab, /*accumulate=*/false, "matrices").wait();
+                return shard;
+              }};
 }
 
 // What this rank adds to the square of the norm, fp64 [1] on the mesh's device. Not finite where any of its
@@ -320,6 +341,8 @@ void ShardedModel::update(StepInput input, const at::Tensor& sums) {
   input.gradient_scale *= outcome->clip().coefficient;
   input.used = used_everywhere;
   input.sum_over_ranks = [this](std::span<double> own) { axes_->sum_over_ranks(own); };
+  const ShardExchange between = exchange();
+  if (shard_group.size() > 1) input.exchange = &between;
   run(input);
 }
 

@@ -104,6 +104,7 @@ class ShardedModel {
   const UnitParameter& layout_of(Place place) const {
     return plan.units[place.unit].parameters[place.parameter];
   }
+  ShardExchange exchange() const;
   at::Tensor own_squares(double scale);
   void take_squares_of_leaving();
   at::Tensor add_up_step();

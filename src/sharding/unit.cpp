@@ -197,4 +197,24 @@ std::vector<ShardSegment> segments_of(const UnitLayout& layout, int rank, int fi
   return segments;
 }
 
+void find_matrices(const UnitLayout& layout, int first_parameter, std::span<const int> group_of,
+                   std::span<const ParameterGroup> groups, OptimizerShard& shard) {
+  for (size_t i = 0; i < layout.parameters.size(); ++i) {
+    const UnitParameter& parameter = layout.parameters[i];
+    const int number = first_parameter + static_cast<int>(i);
+    const int group = group_of[static_cast<size_t>(number)];
+    const bool is_elementwise = group > 0 && groups[static_cast<size_t>(group) - 1].elementwise;
+    if (parameter.shape.size() != 2 || parameter.numel == 0 || is_elementwise) continue;
+    require(parameter.part.global_shape == parameter.shape, ErrorKind::Unsupported, parameter.name,
+            "Muon needs the whole matrix, of which this rank's module has a part",
+            "put it into a parameter group with elementwise, or use another optimizer");
+    shard.matrices.push_back({.parameter = number,
+                              .offset = parameter.offset,
+                              .rows = parameter.shape[0],
+                              .cols = parameter.shape[1]});
+    for (ShardSegment& segment : shard.segments)
+      segment.is_matrix = segment.is_matrix || segment.parameter == number;
+  }
+}
+
 }  // namespace zero::detail

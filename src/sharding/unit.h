@@ -135,4 +135,9 @@ at::Tensor view_of(const Unit& unit, const UnitParameter& parameter);
 /// parameter over all units.
 std::vector<ShardSegment> segments_of(const UnitLayout& layout, int rank, int first_parameter);
 
+/// Which matrices of the unit are updated as such: those of two dimensions whose group does not say
+/// `elementwise`. `group_of`: by parameter, over all units.
+void find_matrices(const UnitLayout& layout, int first_parameter, std::span<const int> group_of,
+                   std::span<const ParameterGroup> groups, OptimizerShard& shard);
+
 }  // namespace zero::detail

@@ -59,6 +59,13 @@ CASES = [
                                                     adam_debias=True)))),
     ("Lion", {"lr": 0.01, "betas": [0.8, 0.95], "weight_decay": 0.1},
      one(lambda p: pytorch_optimizer.Lion(p, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1))),
+    ("Muon", {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1, "betas": [0.8, 0.95], "adamw_lr_scale": 0.5},
+     lambda p: [torch.optim.Muon([p["matrix"]], lr=0.02, momentum=0.9, weight_decay=0.1),
+                torch.optim.AdamW([p["vector"]], lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)]),
+    ("Muon", {"lr": 0.02, "nesterov": False, "match_rms_adamw": True, "weight_decay": 0, "betas": [0.8, 0.95]},
+     lambda p: [torch.optim.Muon([p["matrix"]], lr=0.02, nesterov=False, weight_decay=0,
+                                 adjust_lr_fn="match_rms_adamw"),
+                torch.optim.AdamW([p["vector"]], lr=0.02, betas=(0.8, 0.95), weight_decay=0)]),
     ("AdamW", {"lr": 0.02, "betas": [0.8, 0.95], "weight_decay": 0.1},
      one(lambda p: torch.optim.AdamW(p, lr=0.02, betas=(0.8, 0.95), weight_decay=0.1))),
 ]

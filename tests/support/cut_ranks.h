@@ -43,6 +43,24 @@ class SumOfThreads {
   std::vector<double> sums_;
 };
 
+/// Every thread's tensor, on each.
+class TensorsOfThreads {
+ public:
+  explicit TensorsOfThreads(int ranks) : barrier_(ranks), tensors_(static_cast<size_t>(ranks)) {}
+  std::vector<at::Tensor> gather(int rank, const at::Tensor& own) {
+    tensors_[static_cast<size_t>(rank)] = own;
+    barrier_.arrive_and_wait();
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& one : tensors_) all.push_back(one.clone());
+    barrier_.arrive_and_wait();
+    return all;
+  }
+
+ private:
+  std::barrier<> barrier_;
+  std::vector<at::Tensor> tensors_;
+};
+
 /// Number `number` of values for `numel` elements: whole numbers over 2^15, as golden/optimizer_rules.py
 /// draws them.
 inline at::Tensor drawn(int64_t numel, int64_t number) {
@@ -76,6 +94,7 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
   fill(slab, 0);
   std::vector<std::vector<at::Tensor>> states(static_cast<size_t>(ranks));
   SumOfThreads sum(ranks);
+  TensorsOfThreads tensors(ranks);
   const auto of_rank = [&](int rank) {
     at::NoGradGuard no_grad;
     StateStore store;
@@ -95,8 +114,23 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
                                 .parameter_begin = begin - one.at,
                                 .counted_begin = begin - rank * shard_numel,
                                 .counted_end = end - rank * shard_numel,
-                                .dims = one.dims});
+                                .dims = one.dims,
+                                .is_matrix = one.dims == 2 && std::holds_alternative<Muon>(rule)});
     }
+    if (std::holds_alternative<Muon>(rule))
+      shard.matrices.push_back(
+          {.parameter = 0, .offset = 0, .rows = matrix_shape[0], .cols = matrix_shape[1]});
+    const ShardExchange exchange{
+        .rank = rank,
+        .ranks = ranks,
+        .all_gather = [&](const at::Tensor& own) { return at::cat(tensors.gather(rank, own)); },
+        .reduce_scatter =
+            [&](const at::Tensor& slab) {
+              at::Tensor own = at::zeros({shard_numel});
+              for (const at::Tensor& one : tensors.gather(rank, slab))
+                own.add_(one.narrow(0, rank * shard_numel, shard_numel));
+              return own;
+            }};
     const OptimizerSpec spec = std::visit([](const auto& one) { return OptimizerSpec(one); }, rule);
     const auto optimizer = make_shard_optimizer(spec, {}, store, {shard}, 2);
     const std::vector<char> used(2, 1);
@@ -105,7 +139,8 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
       optimizer->step({.gradient_scale = gradient_scale,
                        .lr = rule_lr(rule),
                        .used = used,
-                       .sum_over_ranks = [&](std::span<double> own) { sum.add_up(own); }});
+                       .sum_over_ranks = [&](std::span<double> own) { sum.add_up(own); },
+                       .exchange = ranks > 1 ? &exchange : nullptr});
     }
     for (const std::string& kind : optimizer->state_names())
       states[static_cast<size_t>(rank)].push_back(

@@ -128,6 +128,15 @@ struct Arithmetic<AdamW> : AdamArithmetic<AdamW, true> {};
 template <>
 struct Arithmetic<Adam> : AdamArithmetic<Adam, false> {};
 
+/// Of what is not a matrix; matrices are in optim/muon.cpp.
+template <>
+struct Arithmetic<Muon> : AdamArithmetic<Muon, true> {
+  static Scalars scalars(const Muon& rule, Rates rates) {
+    rates.lr *= rule.adamw_lr_scale;
+    return AdamArithmetic<Muon, true>::scalars(rule, rates);
+  }
+};
+
 /// torch::optim::SGD:  g += weight_decay p;  buffer = momentum buffer + one_minus_dampening g
 ///   p -= lr (no buffer: g;  nesterov: g + nesterov_momentum buffer;  else: buffer)
 template <>

@@ -1,0 +1,176 @@
+// What an engine holds of a parameter by its name, to read and to write: values, gradient, optimizer states.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/engine_state.h"
+#include "zero/error.h"
+
+namespace zero {
+namespace {
+
+using detail::EngineState;
+using detail::ShardedModel;
+using Place = ShardedModel::Place;
+
+std::optional<ShardSegment> segment_of(const ShardedModel& model, const std::string& name) {
+  const Place place = model.place_of(name);
+  const UnitParameter& parameter = model.layout(place.unit).parameters[static_cast<size_t>(place.parameter)];
+  for (const ShardSegment& segment : model.segments(place.unit))
+    if (segment.name == parameter.name) return segment;
+  return {};
+}
+
+LocalValues local_part(const ShardedModel& model, const std::string& name, const at::Tensor& shard) {
+  const auto segment = segment_of(model, name);
+  if (!segment) return {.begin = 0, .values = at::empty({0})};
+  const at::Tensor part = shard.narrow(0, segment->begin, segment->numel());
+  return {.begin = segment->parameter_begin, .values = part.to(at::kCPU, at::kFloat, false, /*copy=*/true)};
+}
+
+/// This rank's part of full values, or of what is local already: fp32 [its elements].
+at::Tensor part_of(const ShardedModel& model, const std::string& name, const at::Tensor& values,
+                   bool is_full) {
+  const Place place = model.place_of(name);
+  const UnitParameter& parameter = model.layout(place.unit).parameters[static_cast<size_t>(place.parameter)];
+  const auto segment = segment_of(model, name);
+  const int64_t numel = segment ? segment->numel() : 0;
+  require(values.defined() && values.is_floating_point(), ErrorKind::Usage, name,
+          "its new values are not floating-point numbers");
+  if (is_full)
+    require(values.sizes() == parameter.shape, ErrorKind::Usage, name,
+            "its new values have shape " + c10::str(values.sizes()) + ", expected " +
+                c10::str(at::IntArrayRef(parameter.shape)));
+  else
+    require(values.dim() == 1 && values.numel() == numel, ErrorKind::Usage, name,
+            "its new values have shape " + c10::str(values.sizes()) + ", expected [" + std::to_string(numel) +
+                "], what this rank holds of it");
+  const at::Tensor flat = values.detach().to(at::kFloat).contiguous().view({-1});
+  return is_full && segment ? flat.narrow(0, segment->parameter_begin, numel) : flat.narrow(0, 0, numel);
+}
+
+void require_gradients(const EngineState& state, const std::string& name) {
+  const ShardedModel& model = state.model;
+  require(model.layout(model.place_of(name).unit).trainable, ErrorKind::Usage, name,
+          "the parameter is frozen: it has no gradient");
+  require(state.micro_step >= model.plan.accumulation_steps, ErrorKind::Usage, name,
+          "gradients are there between the last backward() and step()");
+}
+
+/// The unit, which has such a state of elements.
+int unit_with_state(const ShardedModel& model, const std::string& name, const std::string& kind) {
+  const int unit = model.place_of(name).unit;
+  const std::vector<std::string> kinds = model.optimizer->state_names();
+  const bool is_known = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  require(is_known && model.states.holds(unit, kind), ErrorKind::Usage, name,
+          "it has no optimizer state '" + kind + "'");
+  require(model.states.elements_each(unit, kind) == 1, ErrorKind::Usage, name,
+          "its optimizer state '" + kind + "' is of blocks, not of elements");
+  return unit;
+}
+
+void write_state(EngineState& state, const std::string& name, std::string_view kind, const at::Tensor& part) {
+  const auto segment = segment_of(state.model, name);
+  if (!segment) return;
+  const int unit = state.model.place_of(name).unit;
+  const auto lease = state.model.states.lend(unit, {kind}, StateStore::Use::Write);
+  lease[kind].narrow(0, segment->begin, segment->numel()).copy_(part);
+}
+
+void write_parameter(EngineState& state, const std::string& name, const at::Tensor& values, bool is_full) {
+  state.begin_call();
+  ShardedModel& model = state.model;
+  require(!model.residency->in_pass(ResidencyPolicy::Pass::Train), ErrorKind::Usage, name,
+          "its values are written in the middle of a step", "write them after step() or abandon_pass()");
+  model.residency->require_no_pins();
+  const at::Tensor part = part_of(model, name, values, is_full);
+  state.settle();
+  model.residency->finish_fetches();
+  if (const auto segment = segment_of(model, name))
+    model.units[static_cast<size_t>(model.place_of(name).unit)].set_values(segment->begin, part);
+  model.residency->values_changed(/*frozen_too=*/true);
+}
+
+void write_gradient(EngineState& state, const std::string& name, const at::Tensor& values, bool is_full) {
+  require_gradients(state, name);
+  const at::Tensor part = part_of(state.model, name, values, is_full);
+  write_state(state, name, kGradientState, part / state.model.gradient_scale());
+}
+
+void write_optimizer_state(EngineState& state, const std::string& name, const std::string& kind,
+                           const at::Tensor& values, bool is_full) {
+  unit_with_state(state.model, name, kind);
+  const at::Tensor part = part_of(state.model, name, values, is_full);
+  state.settle();
+  write_state(state, name, kind, part);
+}
+
+}  // namespace
+
+at::Tensor Engine::full_parameter(const std::string& name) {
+  const auto place = state_->model.place_of(name);
+  const detail::Unit& unit = state_->model.units[static_cast<size_t>(place.unit)];
+  const auto lease = unit.lend_values(StateStore::Use::Read);
+  return state_->model.gather(place, unit.values(lease));
+}
+
+at::Tensor Engine::full_gradient(const std::string& name) {
+  ShardedModel& model = state_->model;
+  require_gradients(*state_, name);
+  const auto place = model.place_of(name);
+  const auto lease = model.states.lend(place.unit, {kGradientState}, StateStore::Use::Read);
+  return model.gather(place, lease[kGradientState]).mul_(model.gradient_scale());
+}
+
+at::Tensor Engine::full_optimizer_state(const std::string& name, const std::string& kind) {
+  ShardedModel& model = state_->model;
+  const int unit = unit_with_state(model, name, kind);
+  const auto lease = model.states.lend(unit, {std::string_view(kind)}, StateStore::Use::Read);
+  return model.gather(model.place_of(name), lease[kind]);
+}
+
+LocalValues Engine::local_parameter(const std::string& name) {
+  const detail::Unit& unit = state_->model.units[static_cast<size_t>(state_->model.place_of(name).unit)];
+  const auto lease = unit.lend_values(StateStore::Use::Read);
+  return local_part(state_->model, name, unit.values(lease));
+}
+
+LocalValues Engine::local_gradient(const std::string& name) {
+  ShardedModel& model = state_->model;
+  require_gradients(*state_, name);
+  const auto lease = model.states.lend(model.place_of(name).unit, {kGradientState}, StateStore::Use::Read);
+  LocalValues part = local_part(model, name, lease[kGradientState]);
+  part.values.mul_(model.gradient_scale());
+  return part;
+}
+
+LocalValues Engine::local_optimizer_state(const std::string& name, const std::string& kind) {
+  ShardedModel& model = state_->model;
+  const int unit = unit_with_state(model, name, kind);
+  const auto lease = model.states.lend(unit, {std::string_view(kind)}, StateStore::Use::Read);
+  return local_part(model, name, lease[kind]);
+}
+
+void Engine::set_full_parameter(const std::string& name, const at::Tensor& values) {
+  write_parameter(*state_, name, values, true);
+}
+void Engine::set_local_parameter(const std::string& name, const at::Tensor& values) {
+  write_parameter(*state_, name, values, false);
+}
+void Engine::set_full_gradient(const std::string& name, const at::Tensor& values) {
+  write_gradient(*state_, name, values, true);
+}
+void Engine::set_local_gradient(const std::string& name, const at::Tensor& values) {
+  write_gradient(*state_, name, values, false);
+}
+void Engine::set_full_optimizer_state(const std::string& name, const std::string& kind,
+                                      const at::Tensor& values) {
+  write_optimizer_state(*state_, name, kind, values, true);
+}
+void Engine::set_local_optimizer_state(const std::string& name, const std::string& kind,
+                                       const at::Tensor& values) {
+  write_optimizer_state(*state_, name, kind, values, false);
+}
+
+}  // namespace zero
