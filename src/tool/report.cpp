@@ -6,6 +6,7 @@
 #include "base/output_file.h"
 #include "report/page.h"
 #include "verbs.h"
+#include "zero/error.h"
 #include "zero/from_config.h"
 #include "zero/hf_model.h"
 #include "zero/model_spec.h"

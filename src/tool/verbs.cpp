@@ -15,6 +15,7 @@ namespace zero::tool {
 
 std::span<const Verb> verbs() {
   static constexpr Verb kVerbs[] = {
+      {"fit", "your own text to a trained model, in the time that you give", run_fit, Output::Progress},
       {"tokenize", "text to a token file", run_tokenize},
       {"config", "a configuration to start from, or check one", run_config},
       {"plan", "bytes per rank and traffic per step, without any ranks", run_plan},

@@ -27,6 +27,7 @@ std::span<const Verb> verbs();
 int run_tool(int argc, char** argv);
 
 // Keep this list and the table in verbs.cpp in the order of a user's work.
+int run_fit(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
 int run_config(int argc, char** argv);
 int run_plan(int argc, char** argv);
