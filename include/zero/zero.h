@@ -4,6 +4,7 @@
 #include "zero/activation_store.h"
 #include "zero/block_chain.h"
 #include "zero/box.h"
+#include "zero/bpe_trainer.h"
 #include "zero/checkpoint.h"
 #include "zero/compute_threads.h"
 #include "zero/config.h"

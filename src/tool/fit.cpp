@@ -119,7 +119,7 @@ Schedule choose(const FitRequest& request, const FitText& text) {
   std::string size = request.model.empty() ? "tiny" : request.model;
   Measured measured = measure(request, size, text);
   if (measured.exit == 0 && request.model.empty()) {
-    const Config config = fit_config(request, size, text, 1);
+    const Config config = fit_config(request, size, text, kMeasuredSteps);
     const double tokens = static_cast<double>(steps_left(measured.step_s) * config.train_batch_size *
                                               config.data.sequence_length);
     const std::string suitable = suitable_model(tokens);
@@ -129,16 +129,10 @@ Schedule choose(const FitRequest& request, const FitText& text) {
   return {.size = size, .steps = steps_left(measured.step_s)};
 }
 
-int fit(const FitRequest& request, const FitText& text) {
-  const Schedule schedule = choose(request, text);
-  if (schedule.exit != 0) return schedule.exit;
-  const Config config = fit_config(request, schedule.size, text, schedule.steps);
-  std::cout << "training: " << schedule.size << ", " << schedule.steps << " steps of "
-            << config.train_batch_size * config.data.sequence_length << " tokens on " << request.ranks
-            << (request.ranks == 1 ? " rank\n" : " ranks\n");
-  const int64_t parts = std::min(kParts, schedule.steps);
+int fit(const FitRequest& request, const Config& config, const FitText& text) {
+  const int64_t parts = std::min(kParts, config.run.steps);
   for (int64_t part = 1; part <= parts; ++part) {
-    const int64_t until = schedule.steps * part / parts;
+    const int64_t until = config.run.steps * part / parts;
     int exit = on_ranks(request.ranks, [&] { return fit_train_rank(config, until, false); });
     if (exit == 0)
       exit =
@@ -148,6 +142,37 @@ int fit(const FitRequest& request, const FitText& text) {
   std::cout << "saved: " << request.out << "; zero generate " << request.out
             << " --prompt TEXT goes on with a text" << std::endl;
   return 0;
+}
+
+// Where nothing is trained in the end, nothing stays.
+template <typename Work>
+auto leaving_nothing_on_failure(const fs::path& out, Work work) {
+  try {
+    return work();
+  } catch (...) {
+    fs::remove_all(out / "data");
+    std::error_code in_use;
+    fs::remove(out, in_use);
+    throw;
+  }
+}
+
+int prepare_and_fit(const FitRequest& request, const FitDocuments& documents) {
+  FitText text;
+  Schedule schedule;
+  const Config config = leaving_nothing_on_failure(request.out, [&] {
+    text = documents.write(fs::path(request.out) / "data");
+    std::cout << "text: " << text.train_bytes << " bytes, " << text.train_tokens
+              << " tokens of a vocabulary of " << text.vocab_size << "; " << text.held_out_bytes
+              << " bytes held out" << std::endl;
+    schedule = choose(request, text);
+    return schedule.exit == 0 ? fit_config(request, schedule.size, text, schedule.steps) : Config{};
+  });
+  if (schedule.exit != 0) return schedule.exit;
+  std::cout << "training: " << schedule.size << ", " << schedule.steps << " steps of "
+            << config.train_batch_size * config.data.sequence_length << " tokens on " << request.ranks
+            << (request.ranks == 1 ? " rank\n" : " ranks\n");
+  return fit(request, config, text);
 }
 
 }  // namespace
@@ -181,11 +206,7 @@ int run_fit(int argc, char** argv) {
                          .extensions = words_of(arguments.extensions)};
   if (fs::is_directory(request.model)) options.tokenizer = request.model;
   const FitDocuments documents(options);
-  const FitText text = documents.write(fs::path(request.out) / "data");
-  std::cout << "text: " << text.train_bytes << " bytes, " << text.train_tokens
-            << " tokens of a vocabulary of " << text.vocab_size << "; " << text.held_out_bytes
-            << " bytes held out" << std::endl;
-  return fit(request, text);
+  return prepare_and_fit(request, documents);
 }
 
 }  // namespace zero::tool

@@ -82,7 +82,7 @@ Config fit_config(const FitRequest& request, const std::string& size, const FitT
           {"betas", {0.9, 0.95}},
           {"eps", 1e-8},
           {"weight_decay", 0.1}}}}},
-      {"scheduler", {{"type", "Cosine"}, {"params", {{"warmup_steps", std::max<int64_t>(1, steps / 30)}}}}},
+      {"scheduler", {{"type", "Cosine"}, {"params", {{"warmup_steps", steps / 30}}}}},
       {"model", model_json(size, text)},
       {"data",
        {{"train", text.train},

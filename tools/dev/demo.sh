@@ -1,8 +1,8 @@
-# ./dev demo [TEXT...]: from real text to a trained GPT-2, in runs/demo. Sourced by ./dev.
-# runs/demo/data is made before anything else there and names what it was made from; a run of other text is moved aside.
+# ./dev demo [TEXT...]: from real text to a trained model, in runs/demo, by `zero fit`. Sourced by ./dev.
+# A finished run of the same text is reused, any other one is moved aside.
 
 RUN=$ROOT/runs/demo
-CONFIG=configs/gpt2-demo.json
+DEMO_MINUTES=4
 DOC_PACKAGE=linux-doc-6.1
 
 # The kernel documentation's sources, from the installed package or from its file; sets TEXTS.
@@ -30,60 +30,31 @@ need_kernel_documentation() {
   mv "$work" "$kept"
 }
 
-# What the data is made from: every file's path, size and time.
+# What the model is made from: every file's path, size and time.
 fingerprint() {
   find -L "$@" -type f -printf '%p %s %T@\n' 2>/dev/null | LC_ALL=C sort | sha256sum | cut -c1-16
 }
 
-# Moves an existing run aside, never over another.
+# Moves an existing run aside, never over another; sets ASIDE.
 set_aside() {
   local number=1
   while [ -e "$RUN-$number" ]; do number=$((number + 1)); done
-  mv "$RUN" "$RUN-$number"
-  say "kept the earlier run as runs/demo-$number"
+  ASIDE=$RUN-$number
+  mv "$RUN" "$ASIDE"
 }
 
-# Makes runs/demo/data from TEXTS. A text that cannot be used stops here, before anything in runs is touched.
-prepare_data() {
-  local key made options=()
-  key=$(fingerprint "${TEXTS[@]}")
-  if [ "$(cat "$RUN/data/made-from" 2>/dev/null)" = "$key" ]; then
-    say "reusing the tokens in runs/demo/data"
-    return
-  fi
-  made=$ROOT/.cache/demo-data
-  say "making runs/demo/data"
-  rm -rf "$made"
-  mkdir -p "$made/tokenizer" "$ROOT/runs"
-  cp "$ROOT/.cache/gpt2/vocab.json" "$ROOT/.cache/gpt2/merges.txt" "$made/tokenizer/"
+# Trains on TEXTS. A text that cannot be used leaves what was in runs/demo there.
+fit() {
+  local options=()
+  ASIDE=
   [ "$DEFAULT_TEXT" = no ] || options=(--extensions .txt)
-  "$ZERO" tokenize "${TEXTS[@]}" --tokenizer "$made/tokenizer" --out "$made/train.tokens" \
-    --held-out "$made/eval.tokens" --held-out-fraction 0.01 "${options[@]+"${options[@]}"}" || exit 1
-  echo "$key" >"$made/made-from"
   [ ! -e "$RUN" ] || set_aside
-  mkdir -p "$RUN"
-  mv "$made" "$RUN/data"
-}
-
-# Trains, goes on with an interrupted training, or leaves a finished one; another configuration starts anew.
-train() {
-  local config
-  config=$(sha256sum <"$CONFIG")
-  if [ -e "$RUN/trained-by" ] && [ "$(cat "$RUN/trained-by")" != "$config" ]; then
-    say "$CONFIG has changed since runs/demo was trained"
-    cp -a "$RUN/data" "$ROOT/.cache/demo-data"
-    set_aside
-    mkdir "$RUN"
-    mv "$ROOT/.cache/demo-data" "$RUN/data"
+  if ! "$ZERO" fit "${TEXTS[@]}" --minutes $DEMO_MINUTES --ranks 2 --out runs/demo "${options[@]+"${options[@]}"}"; then
+    [ -e "$RUN" ] || [ -z "$ASIDE" ] || mv "$ASIDE" "$RUN"
+    exit 1
   fi
-  if [ -e "$RUN/trained" ]; then
-    say "reusing the trained model in runs/demo"
-    return
-  fi
-  [ ! -e "$RUN/checkpoints" ] || say "going on from the newest checkpoint in runs/demo, if there is one"
-  echo "$config" >"$RUN/trained-by"
-  "$ZERO" train $CONFIG --ranks 2 --run-dir runs/demo --resume auto
-  touch "$RUN/trained"
+  fingerprint "${TEXTS[@]}" >"$RUN/made-from"
+  [ -z "$ASIDE" ] || say "kept the earlier run as ${ASIDE#"$ROOT/"}"
 }
 
 do_demo() {
@@ -97,15 +68,16 @@ do_demo() {
   set_up
   build zero_tool
   ZERO=$ROOT/build/$PRESET/zero
-  need_vocabulary
   if [ $# = 0 ]; then
     DEFAULT_TEXT=yes
     need_kernel_documentation
   fi
-  prepare_data
   cd "$ROOT"
-  train
-  "$ZERO" eval runs/demo --data runs/demo/data/eval.tokens
-  "$ZERO" generate runs/demo --prompt "The kernel" --tokens 60 --seed 1
+  if [ "$(cat "$RUN/made-from" 2>/dev/null)" = "$(fingerprint "${TEXTS[@]}")" ]; then
+    say "reusing the trained model in runs/demo"
+  else
+    fit
+  fi
+  "$ZERO" generate runs/demo --prompt "The kernel" --tokens 80 --temperature 0.8 --seed 1
   say "all of it is in runs/demo; to start anew: rm -r runs/demo"
 }

@@ -1,0 +1,113 @@
+// `zero fit`: one command from a text to a model that generates, and what it says of texts that will not do.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "support/program.h"
+#include "support/temporary_directory.h"
+#include "zero/token_file.h"
+#include "zero/tokenizer.h"
+
+namespace zero {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Program;
+using testing::ProgramOptions;
+using testing::ProgramResult;
+using testing::read_bytes;
+
+std::string fit_text(int lines = 300) {
+  std::string text;
+  for (int i = 0; i < lines; ++i)
+    text += "Line " + std::to_string(i) + ": the clocks were striking " + std::to_string(i * 7 % 13) + ".\n";
+  return text;
+}
+
+class Fit : public ::testing::Test {
+ protected:
+  ProgramResult zero(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), ZERO_TOOL);
+    return Program(arguments, ProgramOptions{.directory = folder_.path()}).wait();
+  }
+  ProgramResult fit(const std::string& out) const {
+    return zero({"fit", "text.txt", "--steps", "6", "-n", "2", "--model", "tiny", "--out", out});
+  }
+  nlohmann::json score(const std::string& out) const {
+    return nlohmann::json::parse(read_bytes(folder_.path() / out / "fit.json"));
+  }
+  /// One line on standard error, and nothing is left behind.
+  void expect_refused(const std::vector<std::string>& arguments, const std::string& part) const {
+    const ProgramResult result = zero(arguments);
+    EXPECT_NE(result.exit, 0);
+    EXPECT_NE(result.error.find(part), std::string::npos) << part << " in: " << result.all();
+    EXPECT_EQ(std::ranges::count(result.error, '\n'), 1) << result.error;
+    EXPECT_FALSE(fs::exists(folder_.path() / "new"));
+  }
+  testing::TemporaryDirectory folder_;
+};
+
+TEST_F(Fit, MakesAModelThatGenerates) {
+  folder_.write("text.txt", fit_text());
+  const ProgramResult made = fit("a");
+  ASSERT_EQ(made.exit, 0) << made.all();
+  for (const char* part :
+       {"bits per byte: ", "gzip -9: ", "xz -9e: ", "sample after step 1,", "sample after step 6,"})
+    EXPECT_NE(made.output.find(part), std::string::npos) << part << " in: " << made.output;
+  const ProgramResult text = zero({"generate", "a", "--prompt", "The clocks", "--tokens", "5"});
+  EXPECT_EQ(text.exit, 0) << text.all();
+  EXPECT_TRUE(text.output.starts_with("The clocks")) << text.output;
+
+  // Six steps know the letters, not the text: between a uniform guess and what gzip makes of it.
+  const auto first = score("a");
+  EXPECT_LT(first["bits_per_byte"].get<double>(), 8);
+  EXPECT_GT(first["bits_per_byte"].get<double>(), first["gzip_bits_per_byte"].get<double>());
+  // The held-out bytes are the end of the text, and no part of what was trained on.
+  const std::string held_out = read_bytes(folder_.path() / "a/data/held_out.txt");
+  EXPECT_EQ(first["bytes"].get<size_t>(), held_out.size());
+  EXPECT_NE(fit_text().substr(fit_text().size() * 9 / 10 - 100).find(held_out), std::string::npos);
+  const Tokenizer tokenizer = Tokenizer::load(folder_.path() / "a/data/tokenizer");
+  const TokenFile train = TokenFile::open(folder_.path() / "a/data/train.tokens");
+  std::vector<int32_t> ids(train.size() - 1);
+  train.read(0, ids);
+  EXPECT_TRUE(fit_text().starts_with(tokenizer.decode(ids)));
+
+  ASSERT_EQ(fit("b").exit, 0);
+  EXPECT_EQ(score("b"), first);  // to the bit
+  const ProgramResult again = fit("a");
+  EXPECT_NE(again.exit, 0);
+  EXPECT_NE(again.error.find("a: it is there already; give another --out"), std::string::npos) << again.error;
+}
+
+TEST_F(Fit, RefusesWhatIsNoTextOrTooLittle) {
+  folder_.write("empty.txt", "");
+  folder_.write("short.txt", "too short");
+  folder_.write("binary.bin", fit_text() + std::string(1, '\0'));
+  folder_.write("latin1.txt", fit_text() + "caf\xe9 ...");
+  folder_.write("good.txt", fit_text());
+  const auto on = [](const std::string& text) {
+    return std::vector<std::string>{"fit", text, "--steps", "1", "--out", "new"};
+  };
+  expect_refused(on("missing.txt"), "missing.txt");
+  expect_refused(on("empty.txt"), "empty.txt: the text is empty");
+  expect_refused(on("short.txt"), "short.txt: expected at least 2000 bytes of text in all, got 9");
+  expect_refused(on("binary.bin"), "binary.bin: it is no text");
+  expect_refused(on("latin1.txt"), "latin1.txt");
+  expect_refused({"fit", "good.txt", "--model", "huge", "--out", "new"},
+                 "--model: expected tiny, small, gpt2");
+  expect_refused({"fit", "good.txt", "--minutes", "0", "--out", "new"}, "--minutes: expected a time above 0");
+  expect_refused({"fit"}, "texts is required");
+}
+
+TEST_F(Fit, RefusesAModelThatNeedsMoreMemory) {
+  folder_.write("text.txt", fit_text());
+  const ProgramResult result =
+      zero({"fit", "text.txt", "--steps", "1", "--model", "gpt2", "--memory", "100MiB", "--out", "new"});
+  EXPECT_NE(result.exit, 0);
+  EXPECT_NE(result.error.find("--memory: a rank needs"), std::string::npos) << result.all();
+  EXPECT_FALSE(fs::exists(folder_.path() / "new"));
+}
+
+}  // namespace
+}  // namespace zero
