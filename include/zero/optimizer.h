@@ -27,6 +27,13 @@ struct TorchOptimizer {
       make;
 };
 
+/// A second base class for an optimizer of your own that derives from torch::optim's Adam, AdamW, SGD,
+/// RMSprop or Adagrad: says that it keeps for each parameter that class's state and nothing else. Its states
+/// can then be saved, loaded and kept on a disk as those of that class.
+struct KeepsBaseState {
+  virtual ~KeepsBaseState() = default;
+};
+
 namespace detail {
 template <class Rules, class... More>
 struct ExtendedVariant;

@@ -10,6 +10,8 @@
 
 #include <typeinfo>
 
+#include "zero/optimizer.h"
+
 namespace zero {
 namespace {
 
@@ -72,11 +74,15 @@ struct AdagradKind {
   static double initial(const Options& options) { return options.initial_accumulator_value(); }
 };
 
-/// Calls f(kind) if the optimizer is exactly of a known type: a subclass may keep anything.
+/// Calls f(kind) if the optimizer is exactly of a known type: a subclass may keep anything, unless it says
+/// that it does not.
 template <class F>
 bool with_kind(const to::Optimizer& optimizer, F f) {
+  const bool keeps_base_state = dynamic_cast<const KeepsBaseState*>(&optimizer) != nullptr;
   const auto try_kind = [&](auto kind) {
-    if (typeid(optimizer) != typeid(typename decltype(kind)::Optimizer)) return false;
+    using Known = typename decltype(kind)::Optimizer;
+    const bool derives = keeps_base_state && dynamic_cast<const Known*>(&optimizer) != nullptr;
+    if (!derives && typeid(optimizer) != typeid(Known)) return false;
     f(kind);
     return true;
   };
