@@ -638,6 +638,28 @@ TEST_F(Tool, ConfigIsWrittenCheckedAndDescribed) {
   EXPECT_EQ(zero({"config", "--schema", "--keys"}).exit, 2);
 }
 
+TEST_F(Tool, DoctorLooksAtTheMachine) {
+  const auto levels = [](const nlohmann::json& report) {
+    std::map<std::string, std::string> by_name;
+    for (const auto& check : report["checks"]) by_name[check["check"]] = check["level"];
+    return by_name;
+  };
+  const auto alone = levels(nlohmann::json::parse(good({"doctor", "--json", "-n", "3"}).output));
+  EXPECT_EQ(alone.at("3 ranks here"), "ok");
+  for (const char* name : {"zero", "processor", "memory", "open files", "/dev/shm"})
+    EXPECT_TRUE(alone.contains(name)) << name;
+  // Its words are for people: one line a check, and what to change below it.
+  const std::string text = good({"doctor", "--disk", "/proc"}).output;
+  EXPECT_NE(text.find("warning  disk /proc"), std::string::npos) << text;
+
+  // Of a launcher's ranks one for each host looks at it; all meet, and compare clocks.
+  const auto together = levels(nlohmann::json::parse(
+      good({"launch", "--ranks", "2", "--lead", "--", ZERO_TOOL, "doctor", "--json"}).output));
+  EXPECT_EQ(together.at("2 ranks"), "ok");
+  EXPECT_EQ(together.at("clocks"), "ok");
+  EXPECT_EQ(zero({"launch", "--ranks", "2", "--", ZERO_TOOL, "doctor", "-n", "2"}).exit, 2);
+}
+
 TEST_F(Tool, WordsAreCompletedAndCorrected) {
   EXPECT_NE(zero({"trian"}).error.find("did you mean \"train\"?"), std::string::npos);
   EXPECT_EQ(good({"help", "plan"}).output, good({"plan", "--help"}).output);

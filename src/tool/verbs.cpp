@@ -30,6 +30,7 @@ std::span<const Verb> verbs() {
       {"consolidate", "a model directory for transformers from a checkpoint", run_consolidate},
       {"launch", "start several local ranks of any program", run_launch, Output::Progress},
       {"bench", "time training steps on this machine", run_bench},
+      {"doctor", "what this machine lacks for training, and what to change", run_doctor},
       {"completion", "a script that completes this program's words in bash or zsh", run_completion},
   };
   return kVerbs;

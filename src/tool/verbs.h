@@ -42,6 +42,7 @@ int run_verify(int argc, char** argv);
 int run_consolidate(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_bench(int argc, char** argv);
+int run_doctor(int argc, char** argv);
 int run_completion(int argc, char** argv);
 
 /// For CLI::Option::check: a whole number from 1 on.

@@ -3,9 +3,6 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <fstream>
-#include <limits>
-#include <optional>
 
 #include "mesh/agree.h"
 #include "mesh/host_identity.h"
@@ -15,26 +12,6 @@
 
 namespace zero::training {
 namespace {
-
-std::optional<int64_t> number_in(const char* path) {
-  std::ifstream file(path);
-  int64_t number = 0;
-  if (!(file >> number)) return std::nullopt;
-  return number;
-}
-
-int64_t free_bytes() {
-  constexpr int64_t kUnit = 1024;
-  int64_t free = std::numeric_limits<int64_t>::max(), value = 0;
-  std::ifstream info("/proc/meminfo");
-  for (std::string key, rest; info >> key >> value; std::getline(info, rest))
-    if (key == "MemAvailable:") free = value * kUnit;
-  // A container's. "max" is no number: it has no limit of its own.
-  const auto limit = number_in("/sys/fs/cgroup/memory.max"),
-             used = number_in("/sys/fs/cgroup/memory.current");
-  if (limit && used) free = std::min(free, std::max<int64_t>(0, *limit - *used));
-  return free;
-}
 
 /// How many of the ranks are on this one's host.
 int ranks_here(const Mesh& mesh) {
@@ -53,7 +30,7 @@ ActivationMemory activation_memory(const Mesh& mesh, const Plan& plan, const Act
   const int here = ranks_here(mesh);
   const int64_t planned = peak_bytes(plan, {.kept = 0, .loss = activations.loss, .again = activations.again});
   const int64_t to_come = std::max<int64_t>(0, planned - process_memory().resident_bytes);
-  const int64_t part = free_bytes() / here;
+  const int64_t part = free_memory_bytes() / here;
   const double own = static_cast<double>(std::max<int64_t>(0, part - to_come)) * 0.9;
   const at::Tensor least = at::full({1}, -own, at::kDouble);
   mesh.world().all_reduce(least, Group::Reduce::Max, "memory for activations").wait();

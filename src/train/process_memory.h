@@ -13,4 +13,8 @@ struct ProcessMemory {
 /// Zeros where the system does not tell.
 ProcessMemory process_memory();
 
+/// Memory that the host has free, or the control group it runs in, where that has less; the largest number
+/// where the system does not tell.
+int64_t free_memory_bytes();
+
 }  // namespace zero::training
