@@ -106,8 +106,7 @@ class Merging {
 
   void queue_changed() {
     std::ranges::sort(changed_);
-    const auto rest = std::ranges::unique(changed_);
-    changed_.erase(rest.begin(), rest.end());
+    changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
     for (const Pair& pair : changed_)
       if (counts_[pair] > 0) queue_.push({counts_[pair], pair});
     changed_.clear();
