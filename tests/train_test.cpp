@@ -73,6 +73,23 @@ TEST_P(Resume, GoesOnAsIfNothingHadHappened) {
   EXPECT_EQ(newest_values(small.path() / "parts"), newest_values(small.path() / "whole"));
 }
 
+TEST(Train, PausesAfterAStepAndGoesOn) {
+  const SmallRun small;
+  train_on(2, small.config(2, {}, "whole"));
+  for (const int64_t until : {2, 5, 6}) {
+    run_ranks(2, [&](const Mesh& mesh) {
+      const TrainResult part =
+          train(small.config(2, {}, "parts"), mesh, {.resume = "auto", .pause_after = until});
+      EXPECT_EQ(part.steps, until);
+      EXPECT_EQ(part.signal, 0);
+      EXPECT_FALSE(part.checkpoint.empty());
+      EXPECT_EQ(part.evaluation.has_value(), until == 6);
+    });
+  }
+  EXPECT_EQ(course_of(small.path() / "parts"), course_of(small.path() / "whole"));
+  EXPECT_EQ(newest_values(small.path() / "parts"), newest_values(small.path() / "whole"));
+}
+
 // Without this the tests above could pass with the random state forgotten.
 TEST(Train, DropoutSeedChangesLosses) {
   const SmallRun small;

@@ -59,6 +59,8 @@ struct TrainOptions {
   // Asked after each step on every rank: a signal number ends training after that step on all ranks, with a
   // checkpoint where checkpoints are on. 0: go on.
   std::function<int()> stop_signal = {};
+  // Ends training after this step as a signal would, to be gone on with by another call; 0: at run.steps.
+  int64_t pause_after = 0;
   // Asked after each step on every rank: true on any of them saves a checkpoint after that step and goes on.
   std::function<bool()> save_requested = {};
   // Called on every rank after each step; fields that say "rank 0" are the caller's rank's here.

@@ -20,6 +20,7 @@
 #include "bench_disk.h"
 #include "bench_steps.h"
 #include "device.h"
+#include "median.h"
 #include "ranks.h"
 #include "train/trace_file.h"
 #include "verbs.h"
@@ -41,12 +42,6 @@ double mebibytes(const char* file, const std::string& key) {
   for (std::string line; std::getline(in, line);)
     if (line.starts_with(key)) return std::stod(line.substr(key.size())) / 1024;
   return 0;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 /// CPU seconds that this process has used.

@@ -17,6 +17,7 @@
 
 #include "base/processor.h"
 #include "launch/process.h"
+#include "median.h"
 #include "mesh/agree.h"
 #include "mesh/host_identity.h"
 #include "ranks.h"
@@ -67,6 +68,8 @@ Check warning_if(bool is_wrong, std::string name, std::string value, std::string
 std::string rate_text(double bytes_a_second) {
   return human_bytes(static_cast<int64_t>(bytes_a_second)) + "/s";
 }
+
+Check version_check() { return {"zero", std::string(ZERO_VERSION) + ", LibTorch " + TORCH_VERSION}; }
 
 Check processor_check() {
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
@@ -128,7 +131,8 @@ std::vector<Check> disk_checks(const std::string& directory) {
 }
 
 std::vector<Check> machine_checks(const std::string& disk) {
-  std::vector<Check> checks{processor_check(), memory_check(), files_check(), shared_memory_check()};
+  std::vector<Check> checks{version_check(), processor_check(), memory_check(), files_check(),
+                            shared_memory_check()};
   for (Check& check : disk_checks(disk)) checks.push_back(std::move(check));
   return checks;
 }
@@ -146,8 +150,7 @@ double gather_rate(const Mesh& mesh) {
     mesh.world().all_gather(out, in, "doctor").wait();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  std::sort(seconds.begin(), seconds.end());
-  return static_cast<double>((mesh.size() - 1) * kNumel * 4) / seconds[kTimes / 2];
+  return static_cast<double>((mesh.size() - 1) * kNumel * in.element_size()) / median(seconds);
 }
 
 /// What ranks that this process starts measure: memory that they and it share.
@@ -250,11 +253,9 @@ int run_doctor(int argc, char** argv) {
   DoctorArguments arguments;
   CLI::App app(
       "zero doctor [OPTIONS]\n"
-      "Looks at what training needs of this machine, and says what to change: processor, memory, limits, "
-      "disk, "
-      "ranks\n"
-      "that meet. Started by a launcher on several hosts it looks at each of them, the network between them "
-      "and their clocks.");
+      "Looks at what training needs of this machine, and says what to change: processor, memory,\n"
+      "limits, disk, ranks that meet. Started by a launcher on several hosts it looks at each of\n"
+      "them, the network between them and their clocks.");
   app.add_option("--disk", arguments.disk, "directory in which states on a disk would be")
       ->capture_default_str();
   app.add_option("-n,--ranks", arguments.ranks, "to start here [2]")->check(at_least_one());
@@ -268,9 +269,8 @@ int run_doctor(int argc, char** argv) {
     return mesh.rank() == 0 ? print(checks, arguments.json) : 0;
   }
   // The ranks first: they are copies of this process, which must have one thread then.
-  std::vector<Check> checks{{"zero", std::string(ZERO_VERSION) + ", LibTorch " + TORCH_VERSION}};
   const Check ranks = local_ranks_check(arguments.ranks == 0 ? 2 : arguments.ranks);
-  for (Check& check : machine_checks(arguments.disk)) checks.push_back(std::move(check));
+  std::vector<Check> checks = machine_checks(arguments.disk);
   checks.push_back(ranks);
   return print(checks, arguments.json);
 }

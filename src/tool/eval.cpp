@@ -52,12 +52,7 @@ void print(const EvalArguments& arguments, const SavedModel& saved, const EvalRe
 int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const Rendezvous& job,
                   ToolDevice& device) {
   const TokenFile file = open_data(arguments, saved);
-  use_training_allocator();
-  prepare_compute_threads(compute_threads_of(saved.config, job.local_size));
-  MeshOptions mesh_options = mesh_for_inference(saved.config, job.size);
-  device.open(mesh_options, /*trace=*/false);
-  const Mesh mesh = Mesh::join(job, mesh_options);
-  use_cuda_settings(saved.config, mesh.device());
+  const Mesh mesh = join_ranks(saved.config, job, mesh_for_inference(saved.config, job.size), &device);
   try {
     Inference inference(saved, mesh,
                         {.budget_bytes = budget_of(arguments.budget, saved.config.residency.budget_bytes)});

@@ -5,13 +5,15 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <vector>
 
 #include "fit_plan.h"
 #include "fit_ranks.h"
 #include "fit_text.h"
 #include "launch/process.h"
+#include "median.h"
 #include "ranks.h"
+#include "text.h"
 #include "verbs.h"
 #include "zero/error.h"
 #include "zero/launch.h"
@@ -33,14 +35,6 @@ struct FitArguments {
   std::vector<std::string> texts;
   std::string memory, extensions = ".txt,.md,.rst";
 };
-
-std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  std::istringstream in(list);
-  for (std::string word; std::getline(in, word, ',');)
-    if (!word.empty()) words.push_back(word);
-  return words;
-}
 
 void check(FitArguments& arguments) {
   FitRequest& request = arguments.request;
@@ -81,8 +75,7 @@ double median_step_s(const fs::path& metrics) {
     if (json.contains("step_s")) steps.push_back(json["step_s"].get<double>());
   }
   require(std::ssize(steps) == kMeasuredSteps, ErrorKind::Io, metrics.string(), "it lacks measured steps");
-  std::sort(steps.begin() + kMeasuredSteps / 3, steps.end());
-  return steps[kMeasuredSteps * 2 / 3];
+  return median({steps.begin() + kMeasuredSteps / 3, steps.end()});
 }
 
 struct Measured {

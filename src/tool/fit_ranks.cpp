@@ -2,20 +2,15 @@
 
 #include <array>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "base/files.h"
+#include "base/output_file.h"
 #include "packed_size.h"
 #include "ranks.h"
 #include "stop_signal.h"
 #include "text.h"
-#include "zero/compute_threads.h"
-#include "zero/cpu_allocator.h"
-#include "zero/error.h"
 #include "zero/from_config.h"
 #include "zero/inference.h"
 #include "zero/train.h"
@@ -25,23 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Not one that a person sends to stop: it is told to train() alone.
-constexpr int kPartDone = SIGUSR2;
 constexpr int64_t kPromptTokens = 12;
-
-int64_t first_step_of(const Config& config) {
-  const fs::path checkpoints = fs::path(config.run.directory) / config.checkpoint.directory;
-  return fs::exists(checkpoints) && !fs::is_empty(checkpoints) ? find_model(config.run.directory).step : 0;
-}
-
-Mesh join(const Config& config, MeshOptions options) {
-  const Rendezvous job = rendezvous_from_environment();
-  use_training_allocator();
-  prepare_compute_threads(compute_threads_of(config, job.local_size));
-  const Mesh mesh = Mesh::join(job, options);
-  use_cuda_settings(config, mesh.device());
-  return mesh;
-}
 
 std::string bits_text(double bits) {
   std::array<char, 32> text;
@@ -74,11 +53,7 @@ void print_score(const Config& config, const std::string& file, const EvalResult
   std::cout << "held-out text, bits per byte: " << bits_text(bits)
             << "   gzip -9: " << shown("gzip_bits_per_byte") << "   xz -9e: " << shown("xz_bits_per_byte")
             << "   (" << bytes << " bytes, perplexity " << result.perplexity << ")\n";
-  const fs::path path = fs::path(config.run.directory) / "fit.json";
-  std::ofstream out(path);
-  out << score.dump(2) << "\n";
-  out.close();
-  if (!out) fail_errno(path, "write");
+  replace_file(fs::path(config.run.directory) / "fit.json", score.dump(2) + "\n");
 }
 
 void print_sample(Inference& inference, const SavedModel& saved, const TokenFile& held_out, bool prints) {
@@ -89,11 +64,7 @@ void print_sample(Inference& inference, const SavedModel& saved, const TokenFile
   options.stop_tokens = saved.end_tokens;
   if (const auto end = tokenizer.end_of_text()) options.stop_tokens.push_back(*end);
   const std::vector<int64_t> prompt(ids.begin(), ids.end());
-  std::string made;
-  for (const int64_t token : inference.generate(prompt, options)) {
-    const auto id = static_cast<int32_t>(token);
-    if (token < tokenizer.vocab_size()) made += tokenizer.decode({&id, 1});
-  }
+  const std::string made = decoded(tokenizer, inference.generate(prompt, options));
   if (prints)
     std::cout << "sample after step " << saved.step << ", which goes on from |:\n"
               << printable(tokenizer.decode(ids)) << "|" << printable(made) << "\n"
@@ -104,25 +75,20 @@ void print_sample(Inference& inference, const SavedModel& saved, const TokenFile
 
 int fit_train_rank(const Config& config, int64_t until, bool quiet) {
   watch_stop_signals();
-  const Mesh mesh = join(config, mesh_options_of(config));
+  const Mesh mesh = join_ranks(config, rendezvous_from_environment(), mesh_options_of(config), nullptr);
   TrainOptions options;
   options.resume = quiet ? "" : "auto";
   options.progress = quiet ? nullptr : stdout;
-  // Asked within each step, before the step is reported.
-  int64_t done = first_step_of(config);
-  options.stop_signal = [&] {
-    ++done;
-    if (const int signal = stop_signal()) return signal;
-    return until < config.run.steps && done >= until ? kPartDone : 0;
-  };
+  options.stop_signal = stop_signal;
+  options.pause_after = until;
   const TrainResult result = train(config, mesh, options);
-  const int told = stop_signal();
-  return told != 0 ? 128 + told : result.signal == 0 || result.signal == kPartDone ? 0 : 128 + result.signal;
+  return result.signal == 0 ? 0 : 128 + result.signal;
 }
 
 int fit_look_rank(const Config& config, const std::string& held_out_text, bool score) {
   const SavedModel saved = find_model(config.run.directory);
-  const Mesh mesh = join(saved.config, mesh_for_inference(saved.config, rendezvous_from_environment().size));
+  const Rendezvous job = rendezvous_from_environment();
+  const Mesh mesh = join_ranks(saved.config, job, mesh_for_inference(saved.config, job.size), nullptr);
   try {
     Inference inference(saved, mesh, {});
     const TokenFile held_out = TokenFile::open(config.data.eval);

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <fstream>
 #include <span>
 
-#include "base/files.h"
+#include "base/output_file.h"
 #include "base/utf8.h"
 #include "data/documents.h"
 #include "data/text_reader.h"
@@ -49,13 +48,6 @@ size_t cut_near(std::string_view text, size_t aim) {
   return aim;
 }
 
-void write_file(const fs::path& path, const std::string& bytes) {
-  std::ofstream out(path, std::ios::binary);
-  out << bytes;
-  out.close();
-  if (!out) fail_errno(path, "write");
-}
-
 // What the samples predict: their first token is given. The end of a document stands for no byte.
 std::string predicted_text(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, int64_t length) {
   const int64_t samples = (std::ssize(ids) - 1) / length;
@@ -65,12 +57,13 @@ std::string predicted_text(const Tokenizer& tokenizer, const std::vector<int32_t
   return text;
 }
 
-}  // namespace
-
+// Tokens of a vocabulary that suits so many bytes of text: a power of two.
 int64_t suitable_vocabulary(int64_t text_bytes) {
   const auto tokens = static_cast<uint64_t>(std::max<int64_t>(1, text_bytes / kBytesPerToken));
   return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(tokens)), 512, 2048);
 }
+
+}  // namespace
 
 FitDocuments::FitDocuments(const FitTextOptions& options) : options_(options) {
   auto documents = data::find_documents(options.inputs, options.extensions);
@@ -93,7 +86,8 @@ FitDocuments::FitDocuments(const FitTextOptions& options) : options_(options) {
     if (cut > 0) parts_.push_back({place, texts[i].substr(0, cut), false});
     if (cut < texts[i].size()) parts_.push_back({place, texts[i].substr(cut), true});
   }
-  for (const Part& part : parts_) (part.held_out ? held_out_bytes_ : train_bytes_) += std::ssize(part.text);
+  for (const Part& part : parts_)
+    if (!part.held_out) train_bytes_ += std::ssize(part.text);
 }
 
 std::string FitDocuments::write_tokenizer(const fs::path& directory) const {
@@ -102,7 +96,7 @@ std::string FitDocuments::write_tokenizer(const fs::path& directory) const {
   for (const Part& part : parts_)
     if (!part.held_out) trainer.add(part.text, part.place);
   fs::create_directories(directory);
-  write_file(directory / "tokenizer.json", trainer.train(suitable_vocabulary(train_bytes_)));
+  replace_file(directory / "tokenizer.json", trainer.train(suitable_vocabulary(train_bytes_)));
   return directory.string();
 }
 
@@ -135,7 +129,7 @@ FitText FitDocuments::write(const fs::path& directory) const {
           "give more text");
   const std::string predicted = predicted_text(tokenizer, held_out_ids, made.sequence_length);
   made.held_out_bytes = std::ssize(predicted);
-  write_file(made.held_out_text, predicted);
+  replace_file(made.held_out_text, predicted);
   train.publish();
   held_out.publish();
   return made;

@@ -27,9 +27,6 @@ struct FitText {
   int64_t sequence_length = 0;  // tokens of a sample
 };
 
-/// Tokens of a vocabulary that suits so many bytes of text: a power of two from 512 to 2048.
-int64_t suitable_vocabulary(int64_t text_bytes);
-
 /// Texts in memory, split: with 20 documents or more whole ones are held out, otherwise the end of each.
 class FitDocuments {
  public:
@@ -49,7 +46,7 @@ class FitDocuments {
 
   FitTextOptions options_;
   std::vector<Part> parts_;
-  int64_t train_bytes_ = 0, held_out_bytes_ = 0;
+  int64_t train_bytes_ = 0;
 };
 
 }  // namespace zero::tool

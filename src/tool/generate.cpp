@@ -9,10 +9,7 @@
 #include "ranks.h"
 #include "text.h"
 #include "verbs.h"
-#include "zero/compute_threads.h"
-#include "zero/cpu_allocator.h"
 #include "zero/error.h"
-#include "zero/from_config.h"
 #include "zero/inference.h"
 
 namespace zero::tool {
@@ -60,23 +57,13 @@ Request check(const GenerateArguments& arguments) {
 }
 
 void print(const std::string& prompt, const std::vector<int64_t>& made, const Tokenizer& tokenizer) {
-  // The model may have rows that are no token of the vocabulary; they stand for no bytes.
-  std::string bytes;
-  for (const int64_t token : made) {
-    const auto id = static_cast<int32_t>(token);
-    if (token < tokenizer.vocab_size()) bytes += tokenizer.decode(std::span(&id, 1));
-  }
-  std::cout << prompt << printable(bytes) << std::endl;
+  std::cout << prompt << printable(decoded(tokenizer, made)) << std::endl;
 }
 
 int generate_here(const GenerateArguments& arguments, const Request& request, const Rendezvous& job,
                   ToolDevice& device) {
-  use_training_allocator();
-  prepare_compute_threads(compute_threads_of(request.saved.config, job.local_size));
-  MeshOptions mesh_options = mesh_for_inference(request.saved.config, job.size);
-  device.open(mesh_options, /*trace=*/false);
-  const Mesh mesh = Mesh::join(job, mesh_options);
-  use_cuda_settings(request.saved.config, mesh.device());
+  const Config& config = request.saved.config;
+  const Mesh mesh = join_ranks(config, job, mesh_for_inference(config, job.size), &device);
   try {
     Inference inference(request.saved, mesh, {.budget_bytes = budget_of(arguments.budget, kAllBytes)});
     const std::vector<int64_t> made = inference.generate(request.prompt, request.options);

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "zero/compute_threads.h"
+#include "zero/cpu_allocator.h"
 #include "zero/error.h"
 #include "zero/from_config.h"
 
@@ -26,6 +28,15 @@ MeshOptions mesh_for_inference(const Config& config, int ranks) {
   for (Axis& axis : options.axes)
     if (axis.name == "tp" && ranks % axis.size != 0) axis.size = 1;
   return options;
+}
+
+Mesh join_ranks(const Config& config, const Rendezvous& job, MeshOptions options, ToolDevice* device) {
+  use_training_allocator();
+  prepare_compute_threads(compute_threads_of(config, job.local_size));
+  if (device != nullptr) device->open(options, options.trace != nullptr);
+  const Mesh mesh = Mesh::join(job, options);
+  use_cuda_settings(config, mesh.device());
+  return mesh;
 }
 
 }  // namespace zero::tool

@@ -1,6 +1,7 @@
 #pragma once
 // Which ranks a verb runs on: those of a launcher, those that it starts itself, or this process alone.
 
+#include "device.h"
 #include "zero/config.h"
 #include "zero/mesh.h"
 
@@ -21,5 +22,9 @@ Ranks ranks_of(int wanted);
 /// The mesh on which so many ranks use a model that a run has left: the run's tensor-parallel ranks where
 /// they divide those, otherwise none; results do not depend on it but for rounding.
 MeshOptions mesh_for_inference(const Config& config, int ranks);
+
+/// Makes this process a rank: memory, threads and the device as the configuration says, and the mesh on them.
+/// Null `device`: the CPU. Collective.
+Mesh join_ranks(const Config& config, const Rendezvous& job, MeshOptions options, ToolDevice* device);
 
 }  // namespace zero::tool

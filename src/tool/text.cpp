@@ -1,5 +1,7 @@
 #include "text.h"
 
+#include <sstream>
+
 #include "base/utf8.h"
 
 namespace zero::tool {
@@ -31,6 +33,23 @@ std::string printable(std::string_view bytes) {
     bytes.remove_prefix(1);
   }
   return text.append(bytes);
+}
+
+std::string decoded(const Tokenizer& tokenizer, std::span<const int64_t> tokens) {
+  std::string bytes;
+  for (const int64_t token : tokens) {
+    const auto id = static_cast<int32_t>(token);
+    if (token < tokenizer.vocab_size()) bytes += tokenizer.decode({&id, 1});
+  }
+  return bytes;
+}
+
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  std::istringstream in(list);
+  for (std::string word; std::getline(in, word, ',');)
+    if (!word.empty()) words.push_back(word);
+  return words;
 }
 
 }  // namespace zero::tool

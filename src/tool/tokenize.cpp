@@ -3,8 +3,8 @@
 
 #include <chrono>
 #include <iostream>
-#include <sstream>
 
+#include "text.h"
 #include "verbs.h"
 #include "zero/error.h"
 #include "zero/tokenize_files.h"
@@ -35,14 +35,6 @@ class ProgressLine {
   bool drawn_ = false;
   std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> parts;
-  std::istringstream in(list);
-  for (std::string part; std::getline(in, part, ',');)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
-}
 
 void print(const TokenizeResult& result, const std::string& out, const std::string& held_out) {
   std::cout << out << ": " << result.tokens << " tokens of " << result.documents << " documents\n";
@@ -77,7 +69,7 @@ int run_tokenize(int argc, char** argv) {
 
   require(held_out.empty() == (options.held_out_fraction == 0), ErrorKind::Config, "--held-out",
           "--held-out and --held-out-fraction need each other", "give both or none");
-  if (app.count("--extensions") > 0) options.extensions = split(extensions);
+  if (app.count("--extensions") > 0) options.extensions = words_of(extensions);
   options.held_out_file = held_out;
   const std::vector<std::filesystem::path> inputs(paths.begin(), paths.end());
   const Tokenizer loaded = Tokenizer::load(tokenizer);

@@ -56,12 +56,9 @@ int train_here(const Config& config, const Rendezvous& job, TrainOptions options
     std::cerr << "note: the kernel reserves no addresses for the allocator (ulimit -v): steps pay for page "
                  "faults\n";
   if (config.parallel.bind_cores) bind_to_cores(job.local_rank, job.local_size);
-  prepare_compute_threads(compute_threads_of(config, job.local_size));
   MeshOptions mesh_options = mesh_options_of(config);
   if (!trace.empty()) mesh_options.trace = std::make_shared<Trace>();
-  device.open(mesh_options, !trace.empty());
-  const Mesh mesh = Mesh::join(job, mesh_options);
-  use_cuda_settings(config, mesh.device());
+  const Mesh mesh = join_ranks(config, job, mesh_options, &device);
   options.stop_signal = stop_signal;
   options.save_requested = save_requested;
   options.progress = stdout;

@@ -110,6 +110,8 @@ class Trainer {
   void save_adapters();
   void finish_step();
   void compare_memory();
+  bool pauses() const { return options_.pause_after > 0 && step_ >= options_.pause_after; }
+  bool ends_early() const { return result_.signal != 0 || (pauses() && step_ < config_.run.steps); }
   bool every(int64_t interval) const { return interval > 0 && step_ % interval == 0; }
 
   const Config& config_;
@@ -376,7 +378,7 @@ void Trainer::save_adapters() {
 // What is due after a step. Told to stop, it saves first and leaves the evaluation to the resumed run.
 void Trainer::finish_step() {
   finish_save(/*wait=*/false);
-  const bool last = step_ == config_.run.steps, stop = result_.signal != 0;
+  const bool last = step_ == config_.run.steps, stop = ends_early();
   const bool evaluates = data_.eval && (last || every(config_.run.eval_interval_steps));
   if (evaluates && !stop) evaluate_now();
   const CheckpointConfig& c = config_.checkpoint;
@@ -407,7 +409,7 @@ void Trainer::compare_memory() {
 TrainResult Trainer::run() {
   model_->train();
   if (evaluation_due_ && data_.eval) evaluate_now();
-  while (step_ < config_.run.steps && result_.signal == 0) {
+  while (step_ < config_.run.steps && !ends_early()) {
     record(step());
     if (step_ == result_.first_step + 1) compare_memory();
     if (model_->block_chain().must_choose()) progress_->note(model_->block_chain().choose(mesh_));
