@@ -1,12 +1,6 @@
 // Fine-tunes a model directory of Hugging Face's on a text and makes a model directory of the result:
 //   example_finetune MODEL TEXT OUT
 // On two ranks: zero launch --ranks 2 -- example_finetune MODEL TEXT OUT
-#include <zero/config.h>
-#include <zero/consolidate.h>
-#include <zero/from_config.h>
-#include <zero/hf_model.h>
-#include <zero/inference.h>
-#include <zero/tokenize_files.h>
 #include <zero/zero.h>
 
 #include <cstdio>

@@ -2,8 +2,6 @@
 //   example_serve MODEL PROMPT...      each prompt and what follows it
 //   example_serve MODEL                the same for each line of standard input
 // On several ranks each holds a part of the model: zero launch --ranks 2 -- example_serve MODEL PROMPT...
-#include <zero/inference.h>
-#include <zero/tokenizer.h>
 #include <zero/zero.h>
 
 #include <cstdio>

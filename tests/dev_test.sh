@@ -23,9 +23,8 @@ lines_said() { [ "$(wc -l <"$WORK/said")" = "$1" ]; }
 fresh() {
   REPO=$(mktemp -d "$WORK/repo.XXXX")
   BIN=$REPO/bin
-  mkdir -p "$BIN" "$REPO/configs"
+  mkdir -p "$BIN"
   cp -r "$HERE/tools" "$HERE/dev" "$REPO/"
-  echo '{}' >"$REPO/configs/gpt2-demo.json"
 }
 stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$BIN/$1"; chmod +x "$BIN/$1"; }
 use() {

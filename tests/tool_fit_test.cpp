@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "support/program.h"
 #include "support/temporary_directory.h"
+#include "support/tool_program.h"
 #include "zero/token_file.h"
 #include "zero/tokenizer.h"
 
@@ -13,23 +13,13 @@ namespace zero {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::Program;
-using testing::ProgramOptions;
 using testing::ProgramResult;
 using testing::read_bytes;
-
-std::string fit_text(int lines = 300) {
-  std::string text;
-  for (int i = 0; i < lines; ++i)
-    text += "Line " + std::to_string(i) + ": the clocks were striking " + std::to_string(i * 7 % 13) + ".\n";
-  return text;
-}
 
 class Fit : public ::testing::Test {
  protected:
   ProgramResult zero(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), ZERO_TOOL);
-    return Program(arguments, ProgramOptions{.directory = folder_.path()}).wait();
+    return testing::zero_in(folder_.path(), std::move(arguments));
   }
   ProgramResult fit(const std::string& out) const {
     return zero({"fit", "text.txt", "--steps", "6", "-n", "2", "--model", "tiny", "--out", out});
@@ -49,7 +39,7 @@ class Fit : public ::testing::Test {
 };
 
 TEST_F(Fit, MakesAModelThatGenerates) {
-  folder_.write("text.txt", fit_text());
+  folder_.write("text.txt", testing::some_text(300));
   const ProgramResult made = fit("a");
   ASSERT_EQ(made.exit, 0) << made.all();
   for (const char* part :
@@ -66,12 +56,13 @@ TEST_F(Fit, MakesAModelThatGenerates) {
   // The held-out bytes are the end of the text, and no part of what was trained on.
   const std::string held_out = read_bytes(folder_.path() / "a/data/held_out.txt");
   EXPECT_EQ(first["bytes"].get<size_t>(), held_out.size());
-  EXPECT_NE(fit_text().substr(fit_text().size() * 9 / 10 - 100).find(held_out), std::string::npos);
+  EXPECT_NE(testing::some_text(300).substr(testing::some_text(300).size() * 9 / 10 - 100).find(held_out),
+            std::string::npos);
   const Tokenizer tokenizer = Tokenizer::load(folder_.path() / "a/data/tokenizer");
   const TokenFile train = TokenFile::open(folder_.path() / "a/data/train.tokens");
   std::vector<int32_t> ids(train.size() - 1);
   train.read(0, ids);
-  EXPECT_TRUE(fit_text().starts_with(tokenizer.decode(ids)));
+  EXPECT_TRUE(testing::some_text(300).starts_with(tokenizer.decode(ids)));
 
   ASSERT_EQ(fit("b").exit, 0);
   EXPECT_EQ(score("b"), first);  // to the bit
@@ -83,9 +74,9 @@ TEST_F(Fit, MakesAModelThatGenerates) {
 TEST_F(Fit, RefusesWhatIsNoTextOrTooLittle) {
   folder_.write("empty.txt", "");
   folder_.write("short.txt", "too short");
-  folder_.write("binary.bin", fit_text() + std::string(1, '\0'));
-  folder_.write("latin1.txt", fit_text() + "caf\xe9 ...");
-  folder_.write("good.txt", fit_text());
+  folder_.write("binary.bin", testing::some_text(300) + std::string(1, '\0'));
+  folder_.write("latin1.txt", testing::some_text(300) + "caf\xe9 ...");
+  folder_.write("good.txt", testing::some_text(300));
   const auto on = [](const std::string& text) {
     return std::vector<std::string>{"fit", text, "--steps", "1", "--out", "new"};
   };
@@ -101,7 +92,7 @@ TEST_F(Fit, RefusesWhatIsNoTextOrTooLittle) {
 }
 
 TEST_F(Fit, RefusesAModelThatNeedsMoreMemory) {
-  folder_.write("text.txt", fit_text());
+  folder_.write("text.txt", testing::some_text(300));
   const ProgramResult result =
       zero({"fit", "text.txt", "--steps", "1", "--model", "gpt2", "--memory", "100MiB", "--out", "new"});
   EXPECT_NE(result.exit, 0);

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
-#include "support/program.h"
 #include "support/temporary_directory.h"
+#include "support/tool_program.h"
 #include "tool/text.h"
 
 namespace zero {
@@ -23,6 +23,8 @@ using testing::Program;
 using testing::ProgramOptions;
 using testing::ProgramResult;
 using testing::read_bytes;
+using testing::some_text;
+using testing::zero_in;
 
 constexpr const char* kConfig = R"({
   "train_batch_size": 4,
@@ -35,13 +37,6 @@ constexpr const char* kConfig = R"({
   "run": {"directory": "run", "steps": 4, "seed": 1},
 }
 )";
-
-std::string some_text() {
-  std::string text;
-  for (int i = 0; i < 400; ++i)
-    text += "Line " + std::to_string(i) + ": the clocks were striking " + std::to_string(i * 7 % 13) + ".\n";
-  return text;
-}
 
 /// A folder with a text, its tokens and a configuration, made once; every test gets a copy.
 class Tool : public ::testing::Test {
@@ -66,12 +61,6 @@ class Tool : public ::testing::Test {
 
   fs::path path() const { return folder_.path() / "work"; }
 
-  static ProgramResult zero_in(const fs::path& directory, std::vector<std::string> arguments,
-                               ProgramOptions options = {}) {
-    arguments.insert(arguments.begin(), ZERO_TOOL);
-    options.directory = directory;
-    return Program(arguments, options).wait();
-  }
   ProgramResult zero(std::vector<std::string> arguments, const ProgramOptions& options = {}) const {
     return zero_in(path(), std::move(arguments), options);
   }

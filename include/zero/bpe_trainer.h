@@ -10,9 +10,9 @@ namespace zero {
 
 /// Counts the words of texts, then joins the pair of neighbouring symbols that is most frequent, again and
 /// again (Sennrich et al. 2016; on bytes and with GPT-2's splitting into words, Radford et al. 2019). Of
-/// equally frequent pairs the one of the lower ids is joined, so the result depends on the texts alone, and
-/// equals that of BpeTrainer in `tokenizers` with ByteLevel's alphabet. Holds each word that occurs once. Not
-/// for several threads.
+/// equally frequent pairs the one of the lower ids is joined, so the result depends on the texts alone. The
+/// joined pairs are those of BpeTrainer in `tokenizers` with ByteLevel's alphabet, as long as pairs occur
+/// twice. Holds each word that occurs once. Not for several threads.
 class BpeTrainer {
  public:
   /// The tokens that every vocabulary has: <|endoftext|>, id 0, and the 256 bytes.

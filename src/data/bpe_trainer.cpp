@@ -124,7 +124,6 @@ class Merging {
     merges_.push_back(pair);
     const std::vector<size_t> places = std::move(places_[pair]);
     places_.erase(pair);
-    counts_.erase(pair);
     for (const size_t at : places) join_in(at, pair, joined);
     counts_.erase(pair);
     queue_changed();
