@@ -57,10 +57,11 @@ TEST(Config, Aliases) {
     const Config c =
         parse("{\"zero_optimization\": {\"" + p + "prefetch_bucket_size\": 7, \"" + p +
               "max_live_parameters\": 8, \"" + p + "max_reuse_distance\": 1e9, \"" + p +
-              "param_persistence_threshold\": 1e5, \"" + p + "gather_16bit_weights_on_model_save\": false}}");
+              "param_persistence_threshold\": 1e5, \"" + p + "gather_16bit_weights_on_model_save\": true}}");
     EXPECT_EQ(c.zero.prefetch_numel, 7);
     EXPECT_EQ(c.zero.max_live_numel, 8);
-    EXPECT_TRUE(c.origin.notes.empty());
+    ASSERT_EQ(c.origin.notes.size(), 1u) << "what is not done is noted";
+    EXPECT_NE(c.origin.notes[0].find("gather_16bit_weights_on_model_save"), std::string::npos);
   }
   EXPECT_EQ(parse(R"({"model": {"n_positions": 99}})").model.context_length, 99);
   EXPECT_EQ(parse(R"({"steps_per_print": 3})").logging.print_interval_steps, 3);

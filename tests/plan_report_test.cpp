@@ -273,7 +273,7 @@ TEST(PlanReport, DeepSpeedsBuffersAct) {
   const Plan pieces = plan_of(R"("sub_group_size": 1e5)", disk);
   EXPECT_EQ(pieces.offload.piece_numel, 100'096) << "whole blocks of 256";
   EXPECT_LT(pieces.rank.ring_bytes, plan_of(R"("sub_group_size": 1e9)", disk).rank.ring_bytes);
-  EXPECT_ERROR(plan_of(R"("contiguous_gradients": false)"), Unsupported, "contiguous_gradients");
+  EXPECT_ERROR(plan_of(R"("reduce_scatter": false)"), Unsupported, "reduce_scatter");
 }
 
 TEST(PlanReport, ChoosesWhatLeavesMemory) {

@@ -153,6 +153,18 @@ TEST(TierPlan, SaysWhatItChoseAndWhy) {
     EXPECT_NE(some.explained.find(words), std::string::npos) << words << " in: " << some.explained;
 }
 
+TEST(TierPlan, PiecesBecomeWholeBlocksOfADiskWhereParametersOrGradientsMayGoThere) {
+  const ModuleSpec model = chain_of_units({100'000, 100'000, 100'000, 100'000});
+  EngineOptions options{.stage = 3, .dtype = Dtype::bf16};
+  options.offload.path = "/disk";
+  options.offload.piece_numel = 3072;
+  TierRequest request{.movable = {.parameter = true, .gradient = true, .master = true, .optimizer = true},
+                      .memory_bytes = peak_bytes(make_plan(model, options), {}) * 7 / 10};
+  const TierPlan chosen = choose_tiers(model, options, {}, {}, request);
+  EXPECT_EQ(chosen.piece_numel, 4096);
+  EXPECT_GT(chosen.disk_bytes, 0);
+}
+
 TEST(TierPlan, BesideADeviceStatesGoToTheHostBeforeTheDisk) {
   const ModuleSpec model = chain_of_units({100'000, 100'000, 100'000, 100'000});
   const RankPlaces device{.on_cpu = false};

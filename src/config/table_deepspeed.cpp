@@ -69,7 +69,7 @@ Row fp16_row() {
 Rows bucket_rows() {
   const Format<int64_t> elements = integer(1);
   return {
-      off("contiguous_gradients", {true}, "gradients are packed into one buffer a unit"),
+      hint("contiguous_gradients", boolean(), true, "gradients are always packed into one buffer a unit"),
       off("reduce_scatter", {true}, "sharded gradients are reduce-scattered"),
       field("reduce_bucket_size", ZERO_AT(zero.reduce_bucket_numel), elements,
             "elements reduced at once (DeepSpeed: 5e8)"),
@@ -208,7 +208,8 @@ Rows zero_off_rows() {
       off("round_robin_gradients", no, "gradients are not copied to the CPU"),
       off("elastic_checkpoint", no, "DeepSpeed's legacy checkpoints"),
       off("load_from_fp32_weights", {true}, "checkpoints hold the fp32 master"),
-      also(off("stage3_gather_16bit_weights_on_model_save", no, "checkpoints are sharded"),
+      also(hint("stage3_gather_16bit_weights_on_model_save", boolean(), false,
+                "checkpoints are sharded; `zero consolidate` makes whole weights of one"),
            {"gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"}),
       off("zero_hpz_partition_size", {1}, "no secondary shards; see mics_shard_size"),
       off("zero_quantized_weights", no, "no quantized traffic"),

@@ -103,6 +103,7 @@ class Chooser {
       : root_(root), options_(options), places_(places), optimizer_(optimizer), request_(request) {}
 
   TierPlan run() {
+    round_piece();
     fit_pieces();
     std::optional<TierPlan> chosen = best();
     // Parameters that ranks share cannot leave: each has its own part then.
@@ -123,11 +124,20 @@ class Chooser {
  private:
   // Smaller ones are made only where nothing fits otherwise, and then down to the least.
   static constexpr int64_t kUsualPiece = 64 << 10, kLeastPiece = 16 << 10;
+  static constexpr int64_t kPieceMultiple = 2048;  // whole blocks of a disk, in every type
+
+  // Parameters and gradients go to a disk in whole blocks; whether they do is what the search is about.
+  void round_piece() {
+    const MovableStates& movable = request_.movable;
+    int64_t& numel = options_.offload.piece_numel;
+    if (!places_.on_cpu || options_.offload.path.empty() || !(movable.parameter || movable.gradient)) return;
+    if (const int64_t rest = numel % kPieceMultiple; rest != 0 && numel % kStateBlockNumel == 0)
+      numel += kPieceMultiple - rest;
+  }
 
   bool halve_piece(int64_t least) {
     int64_t& numel = options_.offload.piece_numel;
-    constexpr int64_t kMultiple = 2048;  // of whole blocks, in every type
-    if (numel / 2 < least || numel / 2 % kMultiple != 0) return false;
+    if (numel / 2 < least || numel / 2 % kPieceMultiple != 0) return false;
     numel /= 2;
     return true;
   }
