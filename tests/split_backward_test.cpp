@@ -121,6 +121,24 @@ TEST(SplitBackward, WithoutInputsLeavesAllToTheSecondHalf) {
   EXPECT_EQ(table->weight.grad().sum().item<float>(), 16);
 }
 
+// As a stage without layers has it: no graph keeps the leaf's node alive. A freed node often comes back where
+// it was, unless something of its size has taken the place: graphs of many sizes.
+TEST(SplitBackward, OfAnInputThatIsAnOutputGivesItsGradient) {
+  for (int size = 1; size < 64; ++size) {
+    std::vector<at::Tensor> inputs;
+    for (int i = 0; i < size; ++i) inputs.push_back(torch::rand({2}).requires_grad_());
+    const at::Tensor gradient = torch::rand({2});
+    at::Tensor sum = inputs.back() * 1;
+    for (int i = 1; i < size; ++i) sum = sum + inputs[static_cast<size_t>(i)];
+    SplitBackward split({sum, inputs.front()}, {gradient, gradient}, inputs);
+    for (int i = 0; i < size; ++i) {
+      const at::Tensor& found = split.input_gradients()[static_cast<size_t>(i)];
+      ASSERT_TRUE(found.defined()) << i << " of " << size;
+      EXPECT_TRUE(at::equal(found, i + 1 == size ? gradient * 2 : gradient)) << i;
+    }
+  }
+}
+
 // Several outputs, one of them without a way to the input, and an input that nothing uses.
 TEST(SplitBackward, OfSeveralOutputsHasTheBitsOfAWholeOne) {
   torch::manual_seed(3);

@@ -22,8 +22,10 @@ using torch::autograd::variable_list;
 class Paths {
  public:
   Paths(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs) {
-    for (const at::Tensor& input : inputs)
-      leads_[torch::autograd::impl::gradient_edge(input).function.get()] = true;
+    for (const at::Tensor& input : inputs) {
+      ends_.push_back(torch::autograd::impl::gradient_edge(input));
+      leads_[ends_.back().function.get()] = true;
+    }
     for (const at::Tensor& output : outputs) visit(torch::autograd::impl::gradient_edge(output).function);
   }
   bool lead_from(const Node* node) const {
@@ -66,6 +68,8 @@ class Paths {
     if (on_path) (off_path ? forks_ : others_).push_back(node);
   }
 
+  // A leaf's node lives only while somebody holds it: no graph does where an output is an input.
+  std::vector<Edge> ends_;
   std::unordered_map<const Node*, bool> leads_;
   std::unordered_set<const Node*> seen_;
   std::vector<std::shared_ptr<Node>> forks_, others_;
