@@ -78,7 +78,6 @@ void check_pipeline(const Config& c) {
             std::string(key) + ": not with parallel.pipeline " + to_string(c.parallel.pipeline) + " yet",
             remedy);
   };
-  refuse(c.parallel.tensor > 1, "parallel.tensor", "use one of the two");
   refuse(c.precision.fp16, "fp16.enabled", "train in bf16");
   refuse(c.lora.rank > 0, "lora.rank", "train adapters without a pipeline");
   refuse(c.checkpoint.trainable_only, "checkpoint.trainable_only", "save frozen parameters too");
@@ -108,8 +107,11 @@ void check_ranks(const Config& c, int ranks) {
   require(ranks % c.parallel.pipeline == 0, ErrorKind::Config, c.place("parallel.pipeline"),
           "parallel.pipeline: expected a divisor of the " + to_string(ranks) + " ranks, got " +
               to_string(c.parallel.pipeline));
+  require(ranks / c.parallel.pipeline % c.parallel.tensor == 0, ErrorKind::Config, c.place("parallel.tensor"),
+          "parallel.tensor: expected a divisor of the " + to_string(ranks / c.parallel.pipeline) +
+              " ranks of each place along the pipeline, got " + to_string(c.parallel.tensor));
   if (c.parallel.pipeline > 1) check_pipeline(c);
-  ranks /= c.parallel.pipeline;
+  ranks = data_ranks(c, ranks);
   const int group = c.parallel.shard_group_ranks;
   require(group == 0 || (group <= ranks && ranks % group == 0), ErrorKind::Config,
           c.place("parallel.shard_group"),

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "stages/held_tensor.h"
 #include "zero/mesh.h"
 
 namespace zero::detail {
@@ -21,7 +22,7 @@ struct MessageName {
 
 class Messages {
  public:
-  static constexpr int kMostTensors = 12, kMostDims = 8;
+  static constexpr int kMostTensors = 12, kMostDims = 8, kMostBlocks = 8;
 
   /// Names have stages and micro-batches below these.
   Messages(Group pipeline, at::Device device, int stages, int micro_batches);
@@ -29,10 +30,10 @@ class Messages {
   /// Which of the tensors need a gradient goes with them. Undefined ones arrive undefined. Returns at once;
   /// nobody may write the tensors before they have been taken, which is by action `taken_at` of the
   /// receiver's. Throws Unsupported for what does not fit a message.
-  void send(const std::vector<at::Tensor>& tensors, int to, const MessageName& name, int taken_at);
-  /// Leaves, of which those need a gradient that did at the sender's. The sender's action `made_at` made
-  /// them: what it took before is let go of.
-  std::vector<at::Tensor> receive(int from, const MessageName& name, int made_at);
+  void send(const std::vector<HeldTensor>& tensors, int to, const MessageName& name, int taken_at);
+  /// Leaves, cut as they were, of which those need a gradient that did at the sender's. The sender's action
+  /// `made_at` made them: what it took before is let go of.
+  std::vector<HeldTensor> receive(int from, const MessageName& name, int made_at);
   /// Waits until all that was sent has been taken.
   void finish();
   /// After an error: waits for nothing.

@@ -15,11 +15,13 @@
 #include "engine/engine_access.h"
 #include "mesh/rank_places.h"
 #include "pipeline/schedules.h"
+#include "stages/held_tensor.h"
 #include "stages/places.h"
 #include "stages/same_values.h"
 #include "stages/split_backward.h"
 #include "stages/stage_parameters.h"
 #include "stages/tied_sums.h"
+#include "tensor/parallel_tensor.h"
 #include "zero/error.h"
 #include "zero/torch_dtype.h"
 
@@ -27,6 +29,7 @@ namespace zero {
 namespace {
 
 using detail::EngineAccess;
+using detail::HeldTensor;
 using detail::MessageName;
 using detail::Places;
 using detail::SplitBackward;
@@ -76,9 +79,9 @@ uint64_t seed_of(std::initializer_list<uint64_t> numbers) {
   return generator_seed(state);
 }
 
-/// What a stage keeps of a micro-batch between its passes.
+/// What a stage keeps of a micro-batch between its passes: leaves, and what leads back to them.
 struct UnderWay {
-  StageTensors inputs, outputs;
+  std::vector<HeldTensor> inputs, outputs;
   std::unique_ptr<SplitBackward> split;
 };
 
@@ -93,9 +96,10 @@ struct Pipeline::State {
   void forward(int stage, int micro_batch, const Input& input, const Loss& loss);
   void backward(int stage, int micro_batch, bool splits);
   void backward_of_weights(int stage, int micro_batch);
-  StageTensors inputs_of(int stage, int micro_batch, const Input& input);
-  StageTensors compute(int stage, int micro_batch, const StageTensors& inputs, const Loss& loss);
-  void give_on(const StageTensors& outputs, int stage, int micro_batch);
+  std::vector<HeldTensor> inputs_of(int stage, int index, int name, const Input& input);
+  std::vector<HeldTensor> compute(int stage, int micro_batch, const std::vector<HeldTensor>& inputs,
+                                  const Loss& loss);
+  void give_on(const std::vector<HeldTensor>& outputs, int stage, int micro_batch);
   void give_back(const StageTensors& gradients, int stage, int micro_batch);
   at::Tensor shared_losses();
   void abandon(const char* reason) noexcept;
@@ -109,6 +113,7 @@ struct Pipeline::State {
   PipelineOptions options;
   Mesh mesh;
   Group group;
+  std::shared_ptr<detail::TensorAxis> axis;  // null: the module is not cut over "tp"
   Places places;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<TiedSums> tied;
@@ -124,6 +129,7 @@ Pipeline::State::State(torch::nn::Module& module, std::vector<PipelineStage> the
       options(pipeline_options),
       mesh(the_mesh),
       group(group_along_pipeline(mesh)),
+      axis(detail::axis_of_module(module)),
       places(checked_table(options, group.size()), group.rank(), group, mesh.device()) {
   const pipeline::Shape& shape = places.shape();
   require(std::ssize(stages) == shape.stages(), ErrorKind::Config, "pipeline",
@@ -154,37 +160,38 @@ Pipeline::State::State(torch::nn::Module& module, std::vector<PipelineStage> the
     };
 }
 
-StageTensors Pipeline::State::inputs_of(int stage, int micro_batch, const Input& input) {
-  if (stage > 0) return places.take({Kind::Activations, stage - 1, micro_batch}, stage);
-  return input(micro_batch);
+// Of micro-batch `index`, whose messages are called `name`.
+std::vector<HeldTensor> Pipeline::State::inputs_of(int stage, int index, int name, const Input& input) {
+  if (stage > 0) return places.take({Kind::Activations, stage - 1, name}, stage);
+  return detail::held(input(index));
 }
 
-StageTensors Pipeline::State::compute(int stage, int micro_batch, const StageTensors& inputs,
-                                      const Loss& loss) {
+std::vector<HeldTensor> Pipeline::State::compute(int stage, int micro_batch,
+                                                 const std::vector<HeldTensor>& inputs, const Loss& loss) {
   if (options.seed && at::GradMode::is_enabled())
     at::manual_seed(seed_of({*options.seed, pass, static_cast<uint64_t>(mesh.group("dp").rank()),
                              static_cast<uint64_t>(micro_batch), static_cast<uint64_t>(stage)}));
   return engine->forward([&] {
-    StageTensors result = stages[stage].forward(inputs, micro_batch);
-    if (!is_last(stage)) return result;
+    const StageTensors result = stages[stage].forward(detail::seen(inputs, axis), micro_batch);
+    if (!is_last(stage)) return detail::held(result);
     const at::Tensor value = loss(result, micro_batch);
     require(value.defined() && value.numel() == 1, ErrorKind::Usage, "pipeline", "a loss is no scalar");
     losses[micro_batch] = value.detach().to(at::kDouble).squeeze();
-    return StageTensors{value};
+    return detail::held({value});
   });
 }
 
-void Pipeline::State::give_on(const StageTensors& outputs, int stage, int micro_batch) {
+void Pipeline::State::give_on(const std::vector<HeldTensor>& outputs, int stage, int micro_batch) {
   if (!is_last(stage)) places.give(outputs, {Kind::Activations, stage, micro_batch}, stage + 1);
 }
 
 void Pipeline::State::give_back(const StageTensors& gradients, int stage, int micro_batch) {
-  if (stage > 0) places.give(gradients, {Kind::Gradients, stage, micro_batch}, stage - 1);
+  if (stage > 0) places.give(detail::whole(gradients), {Kind::Gradients, stage, micro_batch}, stage - 1);
 }
 
 void Pipeline::State::forward(int stage, int micro_batch, const Input& input, const Loss& loss) {
   UnderWay& mine = under_way_of(stage, micro_batch);
-  mine.inputs = inputs_of(stage, micro_batch, input);
+  mine.inputs = inputs_of(stage, micro_batch, micro_batch, input);
   mine.outputs = compute(stage, micro_batch, mine.inputs, loss);
   give_on(mine.outputs, stage, micro_batch);
 }
@@ -192,19 +199,19 @@ void Pipeline::State::forward(int stage, int micro_batch, const Input& input, co
 // With `splits` gradients of weights come later, but for those that other stages wait for.
 void Pipeline::State::backward(int stage, int micro_batch, bool splits) {
   UnderWay& mine = under_way_of(stage, micro_batch);
-  StageTensors arrived(1);
+  std::vector<HeldTensor> arrived(1);
   if (!is_last(stage)) arrived = places.take({Kind::Gradients, stage + 1, micro_batch}, stage);
   std::vector<at::Tensor> roots, gradients, leaves;
   std::vector<size_t> leaf_at;
   for (size_t i = 0; i < mine.outputs.size(); ++i) {
-    const at::Tensor& output = mine.outputs[i];
+    const at::Tensor& output = mine.outputs[i].tensor;
     if (!output.defined() || !output.requires_grad()) continue;
-    if (!is_last(stage) && !arrived.at(i).defined()) continue;
+    if (!is_last(stage) && !arrived.at(i).tensor.defined()) continue;
     roots.push_back(output);
-    gradients.push_back(is_last(stage) ? at::ones_like(output) : arrived[i]);
+    gradients.push_back(is_last(stage) ? at::ones_like(output) : arrived[i].tensor);
   }
   for (size_t i = 0; i < mine.inputs.size(); ++i) {
-    const at::Tensor& input = mine.inputs[i];
+    const at::Tensor& input = mine.inputs[i].tensor;
     if (stage == 0 || !input.defined() || !input.requires_grad()) continue;
     leaves.push_back(input);
     leaf_at.push_back(i);
@@ -238,11 +245,8 @@ void Pipeline::State::backward_of_weights(int stage, int micro_batch) {
 void Pipeline::State::evaluate(int index, const std::vector<int>& own, const Input& input, const Loss& loss) {
   const int name = index % options.micro_batches;
   if (name == 0) places.finish();
-  for (const int stage : own) {
-    const StageTensors inputs =
-        stage == 0 ? input(index) : places.take({Kind::Activations, stage - 1, name}, stage);
-    give_on(compute(stage, index, inputs, loss), stage, name);
-  }
+  for (const int stage : own)
+    give_on(compute(stage, index, inputs_of(stage, index, name, input), loss), stage, name);
 }
 
 void Pipeline::State::run(const Action& action, const Input& input, const Loss& loss) {

@@ -45,23 +45,24 @@ int Places::taken_at(const MessageName& name, int stage) const {
   return name.kind == Kind::Gradients ? backwards_[index] : weights_[index];
 }
 
-void Places::give(const std::vector<at::Tensor>& tensors, const MessageName& name, int to_stage) {
+void Places::give(const std::vector<HeldTensor>& tensors, const MessageName& name, int to_stage) {
   const int to = table_.shape.rank_of(to_stage);
   if (to != rank_) return messages_.send(tensors, to, name, taken_at(name, to_stage));
-  std::vector<at::Tensor> leaves;
-  for (const at::Tensor& tensor : tensors)
-    leaves.push_back(tensor.defined() ? tensor.detach().requires_grad_(tensor.requires_grad()) : tensor);
+  std::vector<HeldTensor> leaves;
+  for (const auto& [tensor, cut] : tensors)
+    leaves.push_back(
+        {tensor.defined() ? tensor.detach().requires_grad_(tensor.requires_grad()) : tensor, cut});
   in_hand_[{name.kind, name.stage, name.micro_batch, to_stage}].push_back(std::move(leaves));
 }
 
-std::vector<at::Tensor> Places::take(const MessageName& name, int at_stage) {
+std::vector<HeldTensor> Places::take(const MessageName& name, int at_stage) {
   const int from = table_.shape.rank_of(name.stage);
   if (from != rank_) return messages_.receive(from, name, made_at(name));
   const auto found = in_hand_.find({name.kind, name.stage, name.micro_batch, at_stage});
   require(found != in_hand_.end(), ErrorKind::Internal, "pipeline",
           "stage " + std::to_string(at_stage) + " takes what stage " + std::to_string(name.stage) +
               " has not made");
-  std::vector<at::Tensor> tensors = std::move(found->second.front());
+  std::vector<HeldTensor> tensors = std::move(found->second.front());
   found->second.erase(found->second.begin());
   if (found->second.empty()) in_hand_.erase(found);
   return tensors;

@@ -2,8 +2,6 @@
 // Where a pipeline's stages are, and how tensors get from one to another: by message, or from hand to hand
 // where one rank has both.
 
-#include <ATen/core/Tensor.h>
-
 #include <map>
 #include <memory>
 #include <tuple>
@@ -26,8 +24,8 @@ class Places {
   bool is_here(int stage) const { return table_.shape.rank_of(stage) == rank_; }
 
   /// From one stage to another. With `pass` the receiver takes it: BackwardInput where it goes back.
-  void give(const std::vector<at::Tensor>& tensors, const MessageName& name, int to_stage);
-  std::vector<at::Tensor> take(const MessageName& name, int at_stage);
+  void give(const std::vector<HeldTensor>& tensors, const MessageName& name, int to_stage);
+  std::vector<HeldTensor> take(const MessageName& name, int at_stage);
 
   void finish() { messages_.finish(); }
   /// Off: what follows is not in the table's order, and what is sent is kept until finish().
@@ -44,7 +42,7 @@ class Places {
   int rank_;
   bool follows_ = true;
   Messages messages_;
-  std::map<std::tuple<Kind, int, int, int>, std::vector<std::vector<at::Tensor>>> in_hand_;
+  std::map<std::tuple<Kind, int, int, int>, std::vector<std::vector<HeldTensor>>> in_hand_;
   std::vector<int> forwards_, backwards_, weights_;  // place in its rank's row, by stage and micro-batch
 };
 

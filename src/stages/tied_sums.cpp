@@ -38,11 +38,11 @@ void TiedSums::pass_on(int stage, int micro_batch) {
     if (here == stages.end()) continue;
     at::Tensor gradient = std::exchange(caught_[i], at::Tensor());
     if (here + 1 != stages.end()) {
-      const at::Tensor later = places_.take({Kind::Tied, *(here + 1), micro_batch}, stage)[0];
+      const at::Tensor later = places_.take({Kind::Tied, *(here + 1), micro_batch}, stage)[0].tensor;
       if (later.defined()) gradient = gradient.defined() ? later + gradient : later;
     }
     if (here != stages.begin())
-      places_.give({gradient}, {Kind::Tied, stage, micro_batch}, *(here - 1));
+      places_.give({{gradient}}, {Kind::Tied, stage, micro_batch}, *(here - 1));
     else if (gradient.defined())
       add_to_total(i, gradient);
   }
@@ -67,9 +67,9 @@ std::vector<std::pair<int, at::Tensor>> TiedSums::totals() {
       if (places_.shape().rank_of(stage) != places_.shape().rank_of(first))
         others.emplace(places_.shape().rank_of(stage), stage);
     if (places_.is_here(first)) {
-      for (const auto& [rank, stage] : others) places_.give({totals_[i]}, {Kind::Totals, first, 0}, stage);
+      for (const auto& [rank, stage] : others) places_.give({{totals_[i]}}, {Kind::Totals, first, 0}, stage);
     } else if (const auto mine = others.find(places_.rank()); mine != others.end()) {
-      totals_[i] = places_.take({Kind::Totals, first, 0}, mine->second)[0];
+      totals_[i] = places_.take({Kind::Totals, first, 0}, mine->second)[0].tensor;
     }
     if (totals_[i].defined()) sums.emplace_back(numbers_[i], totals_[i]);
   }

@@ -1,6 +1,7 @@
 #include "tensor/parallel_tensor.h"
 
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <numeric>
@@ -137,6 +138,12 @@ std::shared_ptr<TensorAxis> axis_of(const at::Tensor& tensor) {
   if (const CutTensorImpl* wrapper = cut_tensor(tensor)) return wrapper->axis();
   const ParameterMark* mark = mark_of(tensor);
   return mark != nullptr && mark->axis->is_active() ? mark->axis : nullptr;
+}
+
+std::shared_ptr<TensorAxis> axis_of_module(const torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters())
+    if (parameter.defined() && is_marked(parameter)) return mark_of(parameter)->axis;
+  return nullptr;
 }
 
 bool is_parallel(const at::Tensor& tensor) { return axis_of(tensor) != nullptr; }

@@ -13,6 +13,10 @@
 
 #include "tensor/tensor_axis.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace zero::detail {
 
 inline constexpr c10::DispatchKey kParallelKey = c10::DispatchKey::DeferredInit;
@@ -46,6 +50,9 @@ bool is_marked(const at::Tensor& parameter);
 bool is_parallel(const at::Tensor& tensor);
 /// Of such a tensor; null: it is an ordinary one.
 std::shared_ptr<TensorAxis> axis_of(const at::Tensor& tensor);
+
+/// Of a module that is tensor-parallel; null: it is not.
+std::shared_ptr<TensorAxis> axis_of_module(const torch::nn::Module& module);
 
 /// An activation that is cut, or the tensor itself where `cut` is none.
 at::Tensor wrapped(at::Tensor local, const Cut& cut, const std::shared_ptr<TensorAxis>& axis);

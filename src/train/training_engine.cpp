@@ -24,8 +24,9 @@ TrainingEngine::TrainingEngine(const Config& config, std::shared_ptr<LanguageMod
     engine_ = std::make_unique<Engine>(*model_, optimizer_of(config), std::move(options), mesh);
     return;
   }
+  // Of the whole model: parts of tensor-parallel ranks differ in size, their stages must not.
   const std::vector<int64_t> blocks =
-      stage_blocks_of(config, module_spec(*model_), stages_of_pipeline(parallel));
+      stage_blocks_of(config, trained_spec(config), stages_of_pipeline(parallel));
   const PipelineOptions pipeline{.micro_batches = static_cast<int>(micro_batches_),
                                  .schedule = parallel.schedule,
                                  .chunks = parallel.chunks};
