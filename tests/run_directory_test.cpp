@@ -182,6 +182,29 @@ TEST(Progress, Durations) {
   EXPECT_EQ(training::duration_text(std::numeric_limits<double>::quiet_NaN()), "?");
 }
 
+TEST(Progress, ASkippedStepHasALineOfItsOwnThatNamesTheFirstOverflow) {
+  const testing::TemporaryDirectory directory;
+  const fs::path path = directory.path() / "log";
+  std::FILE* const out = std::fopen(path.c_str(), "w");
+  {
+    training::Progress progress(out, 0, 100, 50);
+    for (int64_t step = 1; step <= 3; ++step) {
+      StepReport report;
+      report.step = step;
+      report.skipped = step == 3;
+      if (report.skipped) report.overflow = "h.0.ln_1.weight on rank 5";
+      report.loss_scale = 512;
+      progress.step(report);
+    }
+  }
+  std::fclose(out);
+  const std::string log = read_bytes(path);
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << "the first step and the skipped one: " << log;
+  EXPECT_NE(log.find("skipped: the gradient is not finite: h.0.ln_1.weight on rank 5, loss scale 512"),
+            std::string::npos)
+      << log;
+}
+
 // At 80 columns too, the time that is left is shown, and no figure is cut into another one.
 TEST(Progress, ANarrowTerminalShowsWhatMattersMost) {
   const std::vector<std::string> fields = {"step 1234/100000", "loss 10.1234", "ETA 12h34m",

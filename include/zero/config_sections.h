@@ -80,6 +80,10 @@ struct PrecisionConfig {
   std::optional<Dtype> buffer_dtype;         // floating-point buffers; none: as the module made them
   std::optional<Dtype> grad_accum_dtype;     // accumulated gradients; none: resolve() sets fp32
   std::optional<Dtype> communication_dtype;  // gradients on the wire; none: what loses nothing
+  bool stochastic_rounding = false;  // precision.stochastic_rounding: bf16 parameters without a master
+  std::vector<std::string> fp32_parameters;  // precision.fp32: globs of parameters that stay fp32
+  bool autocast = false;                     // torch_autocast.enabled: fp32 parameters, operators in
+  Dtype autocast_dtype = Dtype::bf16;        // torch_autocast.dtype
   bool operator==(const PrecisionConfig&) const = default;
 };
 

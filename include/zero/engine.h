@@ -26,6 +26,7 @@
 #include "zero/initial_values.h"
 #include "zero/mesh.h"
 #include "zero/optimizer.h"
+#include "zero/parameter_summary.h"
 #include "zero/plan.h"
 #include "zero/step_result.h"
 #include "zero/torch_dtype.h"
@@ -181,6 +182,8 @@ class Engine {
   void set_local_optimizer_state(const std::string& name, const std::string& kind, const at::Tensor& values);
   /// Names of all parameters, tied ones once, in plan order.
   std::vector<std::string> parameter_names() const;
+  /// Which parameters are trained by which rule, in which group, with which rates and types, as things stand.
+  std::vector<ParameterSummary> parameter_summary() const;
 
   /// Writes parameters, optimizer state, buffers and random state under directory/step-NNNNNNNN, atomically;
   /// `metadata` is a JSON object of the caller's. Collective; if any rank fails, all throw and what was there

@@ -46,6 +46,20 @@ struct EngineOptions {
   // gradient_predivide_factor has changed.
   std::optional<DtypeOption> communication_dtype = {};
   DtypeOption accumulation_dtype = Dtype::f32;  // of summed gradients between micro-batches
+  // bf16 parameters have no master: an update is computed in fp32 and rounded to bf16 up or down at random,
+  // up with the probability of the part that is cut off, so that the mean is exact. The random bits depend on
+  // rounding_seed, the parameter's name and number of steps, and the element's place in it alone: the same
+  // for any number of ranks, every stage and tier. Checkpoints hold bf16. Ranks on CPU, rules of ours only.
+  bool stochastic_rounding = false;
+  uint64_t rounding_seed = 0;
+  // Globs over full names: these parameters are fp32 where `dtype` is less, and so is what they are used for.
+  // An operator of the forward that reads one is computed in fp32, its arguments made fp32 and its results
+  // `dtype` again, unless they were fp32 before (wide_operators.h). Writing into an argument that is not fp32
+  // is Unsupported there.
+  std::vector<std::string> fp32_parameters = {};
+  // LibTorch's autocast around every forward: parameters keep their type (fp32), operators of its list
+  // compute in bf16 or fp16 (with loss_scaling). Weights are cast at each use; nothing is cached.
+  std::optional<DtypeOption> autocast = {};
   std::shared_ptr<const InitialValues> initial_values =
       {};  // instead of the module's own; read at construction only
   // Take rank 0's initial values. Off: all ranks built the same ones, of which each keeps its part; only

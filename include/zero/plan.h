@@ -70,13 +70,15 @@ struct UnitLayout {
 
 /// How optimizer and gradients are kept, in bytes per trainable element.
 struct StateBytes {
-  int64_t gradient_bytes = 4;     // the accumulated gradient (fp32 unless grad_accum_dtype says otherwise)
-  int64_t master_bytes = 4;       // fp32 master copy of fp16 parameters; fp32 parameters need none
-  int64_t bf16_master_bytes = 4;  // of bf16 parameters; 2 where it is what the parameter lacks
-  int64_t optimizer_bytes = 8;    // the optimizer's states: 8 AdamW, 0 plain SGD
-  int64_t block_numel = 1;        // elements whose states share something, and that no shard's border parts
-  int64_t block_bytes = 0;        // what they share: scales
-  bool whole_units = false;       // as OptimizerBytes has it
+  int64_t gradient_bytes = 4;  // the accumulated gradient (fp32 unless grad_accum_dtype says otherwise)
+  int64_t master_bytes = 4;    // fp32 master copy of fp16 parameters; fp32 parameters need none
+  // Of bf16 parameters; 2 where it is what the parameter lacks, 0 where they have none and are rounded
+  // stochastically.
+  int64_t bf16_master_bytes = 4;
+  int64_t optimizer_bytes = 8;  // the optimizer's states: 8 AdamW, 0 plain SGD
+  int64_t block_numel = 1;      // elements whose states share something, and that no shard's border parts
+  int64_t block_bytes = 0;      // what they share: scales
+  bool whole_units = false;     // as OptimizerBytes has it
   int64_t optimizer_bytes_of(int64_t numel) const {
     return numel * optimizer_bytes + (numel + block_numel - 1) / block_numel * block_bytes;
   }

@@ -79,6 +79,8 @@ void check_pipeline(const Config& c) {
             remedy);
   };
   refuse(c.precision.fp16, "fp16.enabled", "train in bf16");
+  refuse(!c.precision.fp32_parameters.empty(), "precision.fp32", "train all parameters in one type");
+  refuse(c.precision.autocast, "torch_autocast.enabled", "train in bf16 (bf16.enabled)");
   refuse(c.lora.rank > 0, "lora.rank", "train adapters without a pipeline");
   refuse(c.checkpoint.trainable_only, "checkpoint.trainable_only", "save frozen parameters too");
   refuse(c.offload.is_auto(), "offload", "say where each kind of state is");
@@ -104,6 +106,11 @@ void check_ranks(const Config& c, int ranks) {
       c.place("parallel.tensor"),
       "parallel.tensor: expected 1, got " + to_string(c.parallel.tensor) + ", with activation checkpointing",
       "remove one of the two");
+  const bool mixes = c.precision.autocast || !c.precision.fp32_parameters.empty();
+  require(c.parallel.tensor == 1 || !mixes, ErrorKind::Unsupported, c.place("parallel.tensor"),
+          "parallel.tensor: expected 1, got " + to_string(c.parallel.tensor) +
+              ", with precision.fp32 or torch_autocast",
+          "remove one of the two");
   require(ranks % c.parallel.pipeline == 0, ErrorKind::Config, c.place("parallel.pipeline"),
           "parallel.pipeline: expected a divisor of the " + to_string(ranks) + " ranks, got " +
               to_string(c.parallel.pipeline));

@@ -24,15 +24,37 @@ Row data_types_row() {
 
 Row bf16_row() {
   const std::vector<Json> no{false};
-  return also(section<Config>("bf16",
-                              {field("enabled", ZERO_AT(precision.bf16), boolean(),
-                                     "bf16 parameters with an fp32 master copy"),
-                               off("immediate_grad_update", no, "gradients are accumulated in fp32"),
-                               off("check_grad_overflow", {true}, "bf16 has the range of fp32"),
-                               off("bf16_master_weights_and_grads", no, "the master copy is fp32"),
-                               off("bf16_optimizer_states", no, "optimizer states are fp32")},
-                              true),
-              {"bfloat16"});
+  return also(
+      section<Config>(
+          "bf16",
+          {field("enabled", ZERO_AT(precision.bf16), boolean(), "bf16 parameters with an fp32 master copy"),
+           off("immediate_grad_update", no, "gradients are accumulated in fp32"),
+           off("check_grad_overflow", {true}, "bf16 has the range of fp32"),
+           shorthand("bf16_master_weights_and_grads", ZERO_AT(precision.stochastic_rounding), boolean(),
+                     "precision.stochastic_rounding",
+                     "no master; updates are rounded stochastically, gradients' sums are "
+                     "data_types.grad_accum_dtype (precision.stochastic_rounding)"),
+           off("bf16_optimizer_states", no, "optimizer states are fp32")},
+          true),
+      {"bfloat16"});
+}
+
+// Which operators cast is LibTorch's list. A module's class is nothing that operators know.
+Row torch_autocast_row() {
+  const std::vector<Json> safe_modules{
+      nullptr, Json::array({"torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.Conv3d"})};
+  return section<Config>(
+      "torch_autocast",
+      {field("enabled", ZERO_AT(precision.autocast), boolean(),
+             "fp32 parameters; LibTorch's autocast decides by operator what computes in dtype"),
+       field(
+           "dtype", ZERO_AT(precision.autocast_dtype),
+           choice<Dtype>({{"bfloat16", Dtype::bf16}, {"bf16", Dtype::bf16}, {"torch.bfloat16", Dtype::bf16}},
+                         {"float16", "fp16", "torch.float16"}),
+           "of those operators"),
+       off("lower_precision_safe_modules", safe_modules,
+           "operators are chosen by kind, not by the class of the module that calls them")},
+      true);
 }
 
 Row fp16_row() {
@@ -275,6 +297,7 @@ Rows deepspeed_batch_rows() {
       data_types_row(),
       bf16_row(),
       fp16_row(),
+      torch_autocast_row(),
   };
 }
 

@@ -318,6 +318,14 @@ Row parameter_groups_row() {
 }  // namespace
 
 Rows own_rows() {
+  Row precision = section<Config>(
+      "precision",
+      {field("fp32", ZERO_AT(precision.fp32_parameters), list_of_globs(),
+             "names of parameters that stay fp32 in a bf16 or fp16 model: operators that read one compute in "
+             "fp32"),
+       field(
+           "stochastic_rounding", ZERO_AT(precision.stochastic_rounding), boolean(),
+           "bf16 parameters without a master; updates are rounded up or down at random, exact in the mean")});
   Rows rows{
       ignored_text("$schema", "where an editor finds the schema that `zero config --schema` prints"),
       parameter_groups_row(),
@@ -325,6 +333,7 @@ Rows own_rows() {
       field("trainable", ZERO_AT(trainable), list_of_globs(),
             "if any are given, only these names are trained"),
       lora_row(),
+      std::move(precision),
       residency_row(),
       offload_row(),
       aio_row(),

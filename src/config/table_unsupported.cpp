@@ -33,8 +33,6 @@ Row pipeline_row() {
 
 Rows precision_rows() {
   return {off_unless_enabled("amp", {"*"}, "no Apex"),
-          off_unless_enabled("torch_autocast", {"dtype", "lower_precision_safe_modules"},
-                             "parameters have the compute type"),
           hint<Dtype>("seq_parallel_communication_data_type", training_dtype(), Dtype::f32,
                       "no sequence parallelism"),
           off("sparse_gradients", {false}, "gradients are dense")};

@@ -154,6 +154,12 @@ void check_precision(const Config& c, Checks& checks) {
   const PrecisionConfig& types = c.precision;
   checks.expect(!types.fp16 || !types.bf16, "fp16.enabled", "false with bf16.enabled true", "true",
                 "enable one of the two");
+  checks.expect(!types.stochastic_rounding || types.bf16, "precision.stochastic_rounding",
+                "false unless bf16.enabled", "true", "enable bf16");
+  checks.expect(types.fp32_parameters.empty() || types.bf16 || types.fp16, "precision.fp32",
+                "[] where all parameters are fp32", "patterns", "enable bf16 or fp16, or remove the key");
+  checks.expect(!types.autocast || (!types.bf16 && !types.fp16), "torch_autocast.enabled",
+                "false with bf16.enabled or fp16.enabled", "true", "enable one of the two");
   if (!types.param_dtype) return;
   const Dtype enabled = types.fp16 ? Dtype::f16 : types.bf16 ? Dtype::bf16 : Dtype::f32;
   const auto word = [](bool is_on) { return is_on ? "true" : "false"; };

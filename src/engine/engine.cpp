@@ -14,6 +14,8 @@
 #include "compute/memory_purpose.h"
 #include "engine/engine_state.h"
 #include "operators/cpu_operators.h"
+#include "seam/autocast.h"
+#include "seam/wide_operators.h"
 #include "tiers/disk_states.h"
 #include "zero/error.h"
 
@@ -61,6 +63,10 @@ void refuse_fp16_training(const ModuleSpec& module, std::optional<DtypeOption> d
 }
 
 ModelParameters checked(ModelParameters parameters, const EngineOptions& options) {
+  require(!options.around_forward || (!options.autocast && options.fp32_parameters.empty()),
+          ErrorKind::Unsupported, "EngineOptions",
+          "fp32_parameters and autocast cast what layers cut over ranks compute",
+          "use tensor parallelism with one compute type");
   if (options.loss_scaling)
     validate(*options.loss_scaling);
   else
@@ -183,6 +189,8 @@ struct ForwardScope::Guards {
   std::optional<InterceptOperators> intercept;
   // TorchScript's optimised graphs may run fused kernels that read storages without the dispatcher.
   torch::jit::GraphOptimizerEnabledGuard plain_graphs{false};
+  std::optional<WideOperators> wide;
+  std::optional<AutocastScope> autocast;
   std::shared_ptr<void> around;
   bool evaluates = false;  // this scope opened an evaluation's pass
 };
@@ -199,6 +207,9 @@ ForwardScope::ForwardScope(EngineState& state) : state_(state) {
       state.open_pass();
   }
   guards->intercept.emplace(nullptr, cpu_operators(state.model.plan.cpu_operators));
+  if (!state.model.options.fp32_parameters.empty()) guards->wide.emplace(/*always=*/true);
+  if (const auto dtype = state.model.options.autocast)
+    guards->autocast.emplace(state.model.mesh.device().type(), scalar_type_of(*dtype));
   if (state.model.options.around_forward) guards->around = state.model.options.around_forward();
   state.in_forward = true;
   guards_ = std::move(guards);
@@ -212,6 +223,8 @@ void ForwardScope::failed(const char* reason) noexcept {
 
 ForwardScope::~ForwardScope() {
   if (!guards_) return;
+  guards_->autocast.reset();
+  guards_->wide.reset();
   guards_->intercept.reset();
   state_.in_forward = false;
   try {
@@ -284,6 +297,8 @@ void detail::EngineState::backward(const std::vector<at::Tensor>& outputs,
     if (model.plan.cpu_operators) prepare_cpu_operators(outputs);
     {
       InterceptOperators intercept(nullptr, cpu_operators(model.plan.cpu_operators));
+      std::optional<WideOperators> wide;
+      if (!model.options.fp32_parameters.empty()) wide.emplace(/*always=*/false);
       in_backward = true;
       torch::autograd::backward(outputs, from);
       in_backward = false;
@@ -332,6 +347,11 @@ void Engine::set_learning_rate(double lr) {
 double Engine::learning_rate() const { return state_->rate(); }
 
 std::vector<std::string> Engine::parameter_names() const { return state_->model.names(); }
+
+std::vector<ParameterSummary> Engine::parameter_summary() const {
+  const detail::ShardedModel& model = state_->model;
+  return summarise_parameters(model.plan, model.options, model.rule, state_->base_rate);
+}
 
 std::filesystem::path Engine::save(const std::filesystem::path& directory, const std::string& metadata,
                                    int keep_last, const std::string& frozen_from) {

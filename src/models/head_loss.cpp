@@ -48,7 +48,10 @@ struct HeadLoss : torch::autograd::Function<HeadLoss> {
 at::Tensor head_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
                      int64_t rows_at_a_time) {
   if (rows_at_a_time == 0) rows_at_a_time = std::max<int64_t>(1, kLogitsAtATime / weight.size(0));
-  return HeadLoss::apply(hidden, weight, targets, rows_at_a_time, c10::GradMode::is_enabled());
+  const auto dtype = product_type(hidden, weight);
+  const at::Tensor x = dtype ? hidden.to(*dtype) : hidden, w = dtype ? weight.to(*dtype) : weight;
+  const WithoutAutocast without(hidden.device().type());
+  return HeadLoss::apply(x, w, targets, rows_at_a_time, c10::GradMode::is_enabled());
 }
 
 }  // namespace zero::detail

@@ -131,6 +131,15 @@ void check(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
                                 const LinearCrossEntropyOptions& options) {
+  const auto dtype =
+      hidden.defined() && weight.defined() ? detail::product_type(hidden, weight) : std::nullopt;
+  if (dtype) {
+    LinearCrossEntropyOptions same = options;
+    if (same.bias.defined()) same.bias = same.bias.to(*dtype);
+    const at::Tensor x = hidden.to(*dtype), w = weight.to(*dtype);
+    const detail::WithoutAutocast without(hidden.device().type());
+    return linear_cross_entropy(x, w, targets, same);
+  }
   check(hidden, weight, targets, options);
   const int64_t most = std::max<int64_t>(1, kLogitsAtATime / std::max<int64_t>(1, weight.size(0)));
   const at::Tensor rows = hidden.reshape({-1, weight.size(1)});

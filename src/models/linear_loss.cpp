@@ -1,5 +1,6 @@
 #include "models/linear_loss.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/log_softmax.h>
@@ -58,6 +59,21 @@ void add_part(at::Tensor& sum, at::Tensor part, at::ScalarType dtype, bool is_on
 }
 
 }  // namespace
+
+std::optional<at::ScalarType> product_type(const at::Tensor& hidden, const at::Tensor& weight) {
+  const at::DeviceType device = hidden.device().type();
+  if (at::autocast::is_autocast_enabled(device)) return at::autocast::get_autocast_dtype(device);
+  const bool is_narrow = hidden.scalar_type() == at::kBFloat16 || hidden.scalar_type() == at::kHalf;
+  if (is_narrow && weight.scalar_type() == at::kFloat) return at::kFloat;
+  return std::nullopt;
+}
+
+WithoutAutocast::WithoutAutocast(at::DeviceType device)
+    : device_(device), was_on_(at::autocast::is_autocast_enabled(device)) {
+  at::autocast::set_autocast_enabled(device, false);
+}
+
+WithoutAutocast::~WithoutAutocast() { at::autocast::set_autocast_enabled(device_, was_on_); }
 
 at::Tensor work_through(const LinearLoss& problem, const at::Tensor& scale, LinearLossGradients& gradients) {
   const int64_t rows = problem.rows(), step = problem.rows_at_a_time;

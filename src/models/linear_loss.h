@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace zero::detail {
 
@@ -25,6 +26,23 @@ struct LinearLossGradients {
   bool of_hidden = false, of_weight = false, of_bias = false;
   at::Tensor hidden = {}, weight = {}, bias = {};
   bool any() const { return of_hidden || of_weight || of_bias; }
+};
+
+/// What both are cast to where they are not multiplied as they are: autocast's type, where that is on; fp32,
+/// where the head stays fp32 in a model of a narrower type. Nothing: as they are.
+std::optional<at::ScalarType> product_type(const at::Tensor& hidden, const at::Tensor& weight);
+
+/// While it lives, this thread's autocast is off: what follows picks its types itself.
+class WithoutAutocast {
+ public:
+  explicit WithoutAutocast(at::DeviceType device);
+  ~WithoutAutocast();
+  WithoutAutocast(const WithoutAutocast&) = delete;
+  WithoutAutocast& operator=(const WithoutAutocast&) = delete;
+
+ private:
+  at::DeviceType device_;
+  bool was_on_;
 };
 
 /// The losses [rows] of type sums(), and into `gradients` what is wanted, of which row r counts scale[r].

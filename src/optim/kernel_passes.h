@@ -22,6 +22,28 @@ inline constexpr int64_t kLeastNumel = 1 << 15;
 
 kernels::Buffers buffers_of(const RuleMemory& memory);
 
+/// Whether the moments are codes and scales; whether the master is bf16, and nothing beside it.
+inline bool is_in_8bit(const RuleMemory& memory) {
+  return !memory.states.empty() && memory.states[0].scalar_type() != at::kFloat;
+}
+inline bool is_rounded(const RuleMemory& memory) { return memory.master.scalar_type() == at::kBFloat16; }
+inline uint16_t* halves_of(const at::Tensor& bf16) { return static_cast<uint16_t*>(bf16.mutable_data_ptr()); }
+
+/// Writes a segment's bf16 master: `values` [numel], fp32.
+void set_rounded(const RuleMemory& memory, const ShardSegment& segment, const at::Tensor& values,
+                 const kernels::RoundingKey& key);
+
+/// Two moments in 8 bits.
+struct NarrowMoments {
+  NarrowMoments() = default;
+  explicit NarrowMoments(const RuleMemory& memory);
+  void widen(int64_t from, int64_t count, std::array<float*, 2> into) const;
+  void store(int64_t from, int64_t count, std::array<const float*, 2> moments) const;
+
+  std::array<uint8_t*, 2> codes = {};
+  std::array<float*, 2> scales = {};
+};
+
 template <class Rule>
 void update(const RuleMemory& memory, const ShardSegment& segment,
             const typename kernels::Arithmetic<Rule>::Scalars& scalars) {
@@ -32,32 +54,41 @@ void update(const RuleMemory& memory, const ShardSegment& segment,
   });
 }
 
-/// The same with moments in 8 bits: those of some blocks become fp32 in a cache, are updated and go back.
+/// The same where memory is not what the kernels update: moments in 8 bits, a bf16 master that is rounded
+/// stochastically. Those of some blocks become fp32 in a cache, are updated and go back. `key`: of the
+/// rounding, where the master is bf16.
 template <class Rule>
-void update_8bit(const RuleMemory& memory, const ShardSegment& segment,
-                 const typename kernels::Arithmetic<Rule>::Scalars& scalars) {
+void update_narrow(const RuleMemory& memory, const ShardSegment& segment,
+                   const typename kernels::Arithmetic<Rule>::Scalars& scalars,
+                   const kernels::RoundingKey& key) {
   constexpr int64_t kChunkNumel = 16 * eight_bit::kBlockNumel;
   const kernels::Buffers buffers = buffers_of(memory);
-  const auto& kernel = kernels::best_kernels().of<Rule>();
-  const std::array maps{&eight_bit::DynamicMap::of_signed(), &eight_bit::DynamicMap::of_unsigned()};
-  const std::array codes{memory.states[0].mutable_data_ptr<uint8_t>(),
-                         memory.states[2].mutable_data_ptr<uint8_t>()};
-  const std::array scales{memory.states[1].mutable_data_ptr<float>(),
-                          memory.states[3].mutable_data_ptr<float>()};
+  const kernels::KernelSet& all = kernels::best_kernels();
+  const auto& kernel = all.of<Rule>();
+  const bool in_8bit = is_in_8bit(memory);
+  uint16_t* const halves = is_rounded(memory) ? halves_of(memory.master) : nullptr;
+  const NarrowMoments narrow = in_8bit ? NarrowMoments(memory) : NarrowMoments();
   const int64_t chunks = (segment.numel() + kChunkNumel - 1) / kChunkNumel;
   parallel_over(at::empty({chunks}, at::kByte), kLeastNumel / kChunkNumel, [&](int64_t first, int64_t last) {
     alignas(64) std::array<std::array<float, kChunkNumel>, 2> moments;
+    alignas(64) std::array<float, kChunkNumel> master;
     for (int64_t chunk = first; chunk < last; ++chunk) {
-      const int64_t from = segment.begin + chunk * kChunkNumel;
-      const int64_t count = std::min(kChunkNumel, segment.end - from), block = from / eight_bit::kBlockNumel;
-      for (size_t i = 0; i < 2; ++i)
-        eight_bit::dequantise(*maps[i], codes[i] + from, scales[i] + block, moments[i].data(), count);
+      const int64_t from = segment.begin + chunk * kChunkNumel,
+                    count = std::min(kChunkNumel, segment.end - from);
       kernels::Buffers here = kernels::advance(buffers, from);
-      here.first = moments[0].data();
-      here.second = moments[1].data();
+      if (in_8bit) {
+        narrow.widen(from, count, {moments[0].data(), moments[1].data()});
+        here.first = moments[0].data();
+        here.second = moments[1].data();
+      }
+      if (halves != nullptr) {
+        all.widen(halves + from, master.data(), count);
+        here.master = master.data();
+      }
       kernel.update(here, scalars, count);
-      for (size_t i = 0; i < 2; ++i)
-        eight_bit::quantise(*maps[i], moments[i].data(), codes[i] + from, scales[i] + block, count);
+      if (in_8bit) narrow.store(from, count, {moments[0].data(), moments[1].data()});
+      if (halves != nullptr)
+        all.round(master.data(), halves + from, count, key, segment.parameter_begin + from - segment.begin);
     }
   });
 }
@@ -72,17 +103,24 @@ void directions(const RuleMemory& memory, int64_t begin, int64_t end,
   const kernels::Buffers buffers = buffers_of(memory);
   const auto& kernel = kernels::best_kernels().of<Rule>();
   const int64_t blocks = rule_blocks_of(end - begin);
-  parallel_over(
-      at::empty({blocks}, at::kByte), kLeastNumel / kRuleBlockNumel, [&](int64_t first, int64_t last) {
-        Sums sums;
-        for (int64_t block = first; block < last; block += kBlocksAtATime) {
-          const int64_t count = std::min(kBlocksAtATime, last - block),
-                        from = begin + block * kRuleBlockNumel;
-          kernel.direction(kernels::advance(buffers, from), scalars,
-                           std::min(count * kRuleBlockNumel, end - from), kRuleBlockNumel, sums.data());
-          use(block, count, sums.data());
-        }
-      });
+  const uint16_t* const halves = is_rounded(memory) ? halves_of(memory.master) : nullptr;
+  parallel_over(at::empty({blocks}, at::kByte), kLeastNumel / kRuleBlockNumel,
+                [&](int64_t first, int64_t last) {
+                  Sums sums;
+                  alignas(64) std::array<float, kBlocksAtATime * kRuleBlockNumel> master;
+                  for (int64_t block = first; block < last; block += kBlocksAtATime) {
+                    const int64_t count = std::min(kBlocksAtATime, last - block),
+                                  from = begin + block * kRuleBlockNumel;
+                    const int64_t numel = std::min(count * kRuleBlockNumel, end - from);
+                    kernels::Buffers here = kernels::advance(buffers, from);
+                    if (halves != nullptr) {
+                      kernels::best_kernels().widen(halves + from, master.data(), numel);
+                      here.master = master.data();
+                    }
+                    kernel.direction(here, scalars, numel, kRuleBlockNumel, sums.data());
+                    use(block, count, sums.data());
+                  }
+                });
 }
 
 /// fp64 [rule_blocks_of(end - begin), kSums].

@@ -40,8 +40,10 @@ Execution execution_for(StateStore& states, const std::vector<OptimizerShard>& s
   return result;
 }
 
-bool is_split(StateStore& states, const OptimizerShard& shard) {
-  return is_remainder(states.lend(shard.unit, {kMasterState}, StateStore::Use::Shape)[kMasterState]);
+// Whether the master is an fp32 tensor.
+bool is_whole(StateStore& states, const OptimizerShard& shard) {
+  const auto shape = states.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
+  return shape[kMasterState].scalar_type() == at::kFloat;
 }
 
 }  // namespace
@@ -50,7 +52,8 @@ bool split_masters_work(const OptimizerSpec& spec) { return !std::holds_alternat
 
 std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
                                                      std::vector<ParameterGroup> groups, StateStore& states,
-                                                     std::vector<OptimizerShard> shards, int parameters) {
+                                                     std::vector<OptimizerShard> shards, int parameters,
+                                                     uint64_t rounding_seed) {
   validate(spec);
   validate(groups);
   require(parameters >= 0, ErrorKind::Usage, "make_shard_optimizer",
@@ -58,14 +61,14 @@ std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
   for (size_t i = 0; i < shards.size(); ++i) {
     check_shard(states, shards[i], i, parameters);
     check_groups_of(shards[i], groups.size());
-    require(split_masters_work(spec) || !is_split(states, shards[i]), ErrorKind::Unsupported,
-            "optimizer shard " + std::to_string(i), "a torch optimizer cannot update a split master",
+    require(split_masters_work(spec) || is_whole(states, shards[i]), ErrorKind::Unsupported,
+            "optimizer shard " + std::to_string(i), "a torch optimizer cannot update a split master, or none",
             "give it fp32 masters");
   }
   if (const auto rule = rule_of(spec)) {
     const Execution execution = execution_for(states, shards);
     return std::make_unique<RuleOptimizer>(*rule, std::move(groups), states, std::move(shards), parameters,
-                                           execution);
+                                           execution, rounding_seed);
   }
   return std::make_unique<TorchShardOptimizer>(std::get<TorchOptimizer>(spec), std::move(groups), states,
                                                std::move(shards), parameters);

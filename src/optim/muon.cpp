@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "optim/kernel_passes.h"
 #include "optim/rule_optimizer.h"
 #include "optim/tensor_passes.h"
 
@@ -92,7 +93,10 @@ void RuleOptimizer::move_matrices(const Muon& rule, const OptimizerShard& shard,
     const at::Tensor moved = master.mul(1 - rates.lr * rates.weight_decay)
                                  .add_(piece(directions, segment),
                                        -rates.lr * muon::rate_factor(rule, matrix->rows, matrix->cols));
-    tensor_passes::set_master(memory, segment.begin, moved);
+    if (kernel_passes::is_rounded(memory))
+      kernel_passes::set_rounded(memory, segment, moved, rounding_key(segment));
+    else
+      tensor_passes::set_master(memory, segment.begin, moved);
   }
 }
 

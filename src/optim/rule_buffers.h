@@ -35,14 +35,15 @@ inline std::optional<kernels::Element> known_element_of(at::ScalarType type) {
   }
 }
 
-/// Of contiguous tensors: master fp32, or int16 beside a bf16 parameter; states fp32, in the order of the
-/// rule's row. check_shard() has refused other types before any of them comes here.
+/// Of contiguous tensors: master fp32, or int16 beside a bf16 parameter; or bf16, which becomes fp32 a few
+/// elements at a time elsewhere; states fp32, in the order of the rule's row. check_shard() has refused other
+/// types before any of them comes here.
 inline kernels::Buffers rule_buffers(const at::Tensor& master, const at::Tensor& gradient,
                                      const at::Tensor& parameter, at::TensorList states) {
   kernels::Buffers buffers;
   if (is_remainder(master)) {
     buffers.remainder = master.mutable_data_ptr<kernels::Remainder>();
-  } else {
+  } else if (master.scalar_type() == at::kFloat) {
     buffers.master = master.mutable_data_ptr<float>();
   }
   buffers.gradient = gradient.const_data_ptr();

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "base/mix_bits.h"
 #include "optim/kernel_passes.h"
 #include "optim/tensor_passes.h"
 #include "optim/update_segment.h"
@@ -42,7 +43,8 @@ void require_blocks(const OptimizerShard& shard, int64_t numel) {
 }  // namespace
 
 RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> groups, StateStore& states,
-                             std::vector<OptimizerShard> shards, int parameters, Execution execution)
+                             std::vector<OptimizerShard> shards, int parameters, Execution execution,
+                             uint64_t rounding_seed)
     : rule_(rule),
       groups_(std::move(groups)),
       in_8bit_(has_8bit_states(rule_)),
@@ -50,7 +52,8 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
       states_(states),
       shards_(std::move(shards)),
       steps_(parameters, 0),
-      execution_(execution) {
+      execution_(execution),
+      rounding_seed_(rounding_seed) {
   int64_t segments = 0;
   for (const OptimizerShard& shard : shards_) {
     order_.push_back(order_.size());
@@ -64,6 +67,9 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
     const bool has_matrices = std::holds_alternative<Muon>(rule_) && !shard.matrices.empty();
     require(!has_matrices || execution_ == Execution::kernels, ErrorKind::Unsupported, "Muon",
             "its matrices are for ranks on CPU", "choose another optimizer on devices");
+    const bool rounds = lease[kMasterState].scalar_type() == at::kBFloat16;
+    require(!rounds || execution_ == Execution::kernels, ErrorKind::Unsupported, "stochastic_rounding",
+            "parameters without a master are for ranks on CPU", "leave it off on devices");
     if (in_8bit_) {
       require_blocks(shard, numel);
       create_8bit(shard, numel, options);
@@ -119,6 +125,13 @@ kernels::Rates RuleOptimizer::rates_of(const ShardSegment& segment, const StepIn
   rates.lr = group.lr.value_or(input.lr * group.lr_scale);
   rates.weight_decay = group.weight_decay.value_or(rates.weight_decay);
   return rates;
+}
+
+kernels::RoundingKey RuleOptimizer::rounding_key(const ShardSegment& segment) const {
+  uint64_t key = mix_bits(rounding_seed_ + kGoldenGamma);
+  // The name, not the index: that may change with how parameters are grouped into units.
+  for (const char letter : segment.name) key = mix_bits(key ^ static_cast<unsigned char>(letter));
+  return {mix_bits(key + static_cast<uint64_t>(steps_[segment.parameter] + 1) * kGoldenGamma)};
 }
 
 namespace {

@@ -20,7 +20,8 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
  public:
   /// Arguments as make_shard_optimizer's, already checked.
   RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> groups, StateStore& states,
-                std::vector<OptimizerShard> shards, int parameters, Execution execution);
+                std::vector<OptimizerShard> shards, int parameters, Execution execution,
+                uint64_t rounding_seed);
 
   void step(const StepInput& input) override;
   bool decides_on_device() const override { return rows_ != nullptr && !updates_on_host(); }
@@ -76,6 +77,8 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
   std::vector<std::string_view> updated_kinds() const;
   std::vector<std::string_view> all_kinds() const;
   kernels::Rates rates_of(const ShardSegment& segment, const StepInput& input) const;
+  /// Of this step's stochastic rounding of the segment's parameter.
+  kernels::RoundingKey rounding_key(const ShardSegment& segment) const;
   /// use(memory, segment, its number among all) for every segment that has elements and is used, or may be
   /// where the device decides. Of states on disk a piece at a time, of a segment what lies in the piece; or
   /// `whole` units, each read as one.
@@ -116,6 +119,7 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
   std::vector<int64_t> first_number_;  // of each shard's segments
   std::vector<int64_t> steps_;         // by parameter
   Execution execution_;
+  uint64_t rounding_seed_;
   std::unique_ptr<fused_operators::Rows> rows_;  // of all segments, in order; null for other ways
 };
 

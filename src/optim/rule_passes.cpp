@@ -8,10 +8,44 @@
 namespace zero {
 
 kernels::Buffers kernel_passes::buffers_of(const RuleMemory& memory) {
-  // In 8 bits they are no fp32: update_8bit() puts those of some blocks in their place.
-  const bool in_8bit = !memory.states.empty() && memory.states[0].scalar_type() != at::kFloat;
+  // In 8 bits they are no fp32: update_narrow() puts those of some blocks in their place.
   return rule_buffers(memory.master, memory.gradient, memory.parameter,
-                      in_8bit ? std::vector<at::Tensor>() : memory.states);
+                      is_in_8bit(memory) ? std::vector<at::Tensor>() : memory.states);
+}
+
+kernel_passes::NarrowMoments::NarrowMoments(const RuleMemory& memory)
+    : codes{memory.states[0].mutable_data_ptr<uint8_t>(), memory.states[2].mutable_data_ptr<uint8_t>()},
+      scales{memory.states[1].mutable_data_ptr<float>(), memory.states[3].mutable_data_ptr<float>()} {}
+
+namespace {
+
+const eight_bit::DynamicMap& map_of_moment(size_t moment) {
+  return moment == 0 ? eight_bit::DynamicMap::of_signed() : eight_bit::DynamicMap::of_unsigned();
+}
+
+}  // namespace
+
+void kernel_passes::NarrowMoments::widen(int64_t from, int64_t count, std::array<float*, 2> into) const {
+  for (size_t i = 0; i < codes.size(); ++i)
+    eight_bit::dequantise(map_of_moment(i), codes[i] + from, scales[i] + from / eight_bit::kBlockNumel,
+                          into[i], count);
+}
+
+void kernel_passes::NarrowMoments::store(int64_t from, int64_t count,
+                                         std::array<const float*, 2> moments) const {
+  for (size_t i = 0; i < codes.size(); ++i)
+    eight_bit::quantise(map_of_moment(i), moments[i], codes[i] + from,
+                        scales[i] + from / eight_bit::kBlockNumel, count);
+}
+
+void kernel_passes::set_rounded(const RuleMemory& memory, const ShardSegment& segment,
+                                const at::Tensor& values, const kernels::RoundingKey& key) {
+  const at::Tensor flat = values.contiguous();
+  parallel_over(flat, kLeastNumel, [&](int64_t begin, int64_t end) {
+    kernels::best_kernels().round(flat.const_data_ptr<float>() + begin,
+                                  halves_of(memory.master) + segment.begin + begin, end - begin, key,
+                                  segment.parameter_begin + begin);
+  });
 }
 
 void kernel_passes::add_partials(const at::Tensor& partials, double* sums) {
@@ -36,7 +70,7 @@ at::Tensor kernel_passes::sums_of_squares(const at::Tensor& values) {
 
 at::Tensor tensor_passes::master_of(const RuleMemory& memory, int64_t from, int64_t numel) {
   const at::Tensor master = memory.master.narrow(0, from, numel);
-  if (!is_remainder(master)) return master;
+  if (!is_remainder(master)) return master.to(at::kFloat);
   at::Tensor whole = at::empty_like(master, at::kFloat);
   join_master(memory.parameter.narrow(0, from, numel), master, whole);
   return whole;

@@ -50,7 +50,7 @@ struct SlabMatrix {
 /// all segments are padding and stay 0.
 ///   kMasterState     fp32, updated. Or int16, where the parameter is bf16: what the master's bits exceed the
 ///                    parameter's by, so that the two together are the master, to one unit in the last place
-///                    (split_masters_work())
+///                    (split_masters_work()). Or the bf16 parameter itself, rounded stochastically
 ///   kGradientState   fp32, bf16 or fp16: raw sum over ranks and micro-batches; read only
 ///   kParameterState  fp32, bf16 or fp16; written from the master in the same pass. May be the master itself,
 ///   or
@@ -153,12 +153,14 @@ class ShardOptimizer {
   virtual void set_parameter_steps(std::span<const int64_t> steps) = 0;
 };
 
-/// `parameters`: how many parameters all units together have. The store outlives the optimizer. Throws Config
+/// `parameters`: how many parameters all units together have. `rounding_seed`: EngineOptions'. The store
+/// outlives the optimizer. Throws Config
 /// for bad values, Usage for shards that break the contract above, Unsupported for an optimizer or dtype it
 /// cannot run.
 std::unique_ptr<ShardOptimizer> make_shard_optimizer(const OptimizerSpec& spec,
                                                      std::vector<ParameterGroup> groups, StateStore& states,
-                                                     std::vector<OptimizerShard> shards, int parameters);
+                                                     std::vector<OptimizerShard> shards, int parameters,
+                                                     uint64_t rounding_seed = 0);
 
 /// Nothing for a TorchOptimizer.
 std::optional<OptimizerRule> rule_of(const OptimizerSpec& spec);

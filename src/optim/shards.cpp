@@ -31,9 +31,12 @@ void check_master(const at::Tensor& master, const at::Tensor& parameter, const s
   if (is_remainder(master)) {
     require(parameter.defined() && parameter.scalar_type() == at::kBFloat16, ErrorKind::Usage, place,
             "master is an int16 remainder and parameter is not bf16");
+  } else if (master.scalar_type() == at::kBFloat16) {
+    require(parameter.defined() && parameter.const_data_ptr() == master.const_data_ptr(), ErrorKind::Usage,
+            place, "master is bf16 and not the parameter itself");
   } else {
     require(master.scalar_type() == at::kFloat, ErrorKind::Usage, place,
-            "master is neither an fp32 tensor nor an int16 remainder");
+            "master is neither fp32, nor an int16 remainder, nor a bf16 parameter");
   }
   check_tensor(master, kMasterState, master, place);
 }
@@ -103,8 +106,8 @@ void check_step(const StepInput& input, size_t parameters) {
 
 bool keeps_no_copy(const StateStore::Lease& shard) {
   const at::Tensor &parameter = shard[kParameterState], &master = shard[kMasterState];
-  return !parameter.defined() ||
-         (parameter.scalar_type() == at::kFloat && parameter.const_data_ptr() == master.const_data_ptr());
+  return !parameter.defined() || (parameter.scalar_type() == master.scalar_type() &&
+                                  parameter.const_data_ptr() == master.const_data_ptr());
 }
 
 ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment) {

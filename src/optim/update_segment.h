@@ -27,8 +27,10 @@ void RuleOptimizer::update_segment(const Rule& rule, const RuleMemory& memory, c
   using Arithmetic = kernels::Arithmetic<Rule>;
   auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
   if constexpr (Arithmetic::kSums > 0) scalars = Arithmetic::with_sums(scalars, sums);
-  if constexpr (Arithmetic::kSums == 0 && Arithmetic::kLeastStates == 2)
-    if (in_8bit_) return kernel_passes::update_8bit<Rule>(memory, segment, scalars);
+  const bool rounds = kernel_passes::is_rounded(memory);
+  if (rounds || in_8bit_)
+    return kernel_passes::update_narrow<Rule>(memory, segment, scalars,
+                                              rounds ? rounding_key(segment) : kernels::RoundingKey());
   if (execution_ == Execution::kernels) return kernel_passes::update<Rule>(memory, segment, scalars);
   tensor_passes::update<Rule>(memory, segment, scalars);
 }

@@ -51,6 +51,10 @@ EngineOptions options_from_config(const Config& config, int ranks) {
   options.accumulation_dtype = trained_type(config, "data_types.grad_accum_dtype", *types.grad_accum_dtype);
   if (types.communication_dtype)
     options.communication_dtype = trained_type(config, "communication_data_type", *types.communication_dtype);
+  options.stochastic_rounding = types.stochastic_rounding;
+  options.rounding_seed = static_cast<uint64_t>(config.run.seed);
+  options.fp32_parameters = types.fp32_parameters;
+  if (types.autocast) options.autocast = types.autocast_dtype;
   options.accumulation_steps = static_cast<int>(accumulation);
   options.gradient_clipping = config.gradient_clipping;
   options.gradient_predivide_factor = config.prescale_gradients ? ranks : config.gradient_predivide_factor;

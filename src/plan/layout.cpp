@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/glob.h"
 #include "base/shape_text.h"
 #include "zero/error.h"
 
@@ -137,13 +138,13 @@ std::string make_unique(const std::string& name, std::set<std::string>& taken) {
 class UnitBuilder {
  public:
   UnitBuilder(const LayoutOptions& options, const Dtype* dtype_of_floats)
-      : options_(options), dtype_of_floats_(dtype_of_floats) {}
+      : options_(options), dtype_of_floats_(dtype_of_floats), matched_(options.fp32_patterns.size(), false) {}
 
   void add(const Chunk& chunk, const std::vector<Entry>& entries) {
     std::vector<UnitLayout> parts;
     for (size_t index : chunk.entries) {
       const Entry& entry = entries[index];
-      Dtype dtype = dtype_of(*entry.spec);
+      Dtype dtype = dtype_of(entry);
       const bool persistent = is_persistent(entry);
       auto part = std::find_if(parts.begin(), parts.end(), [&](const UnitLayout& unit) {
         return unit.dtype == dtype && unit.trainable == entry.trainable && unit.persistent == persistent;
@@ -165,6 +166,13 @@ class UnitBuilder {
     }
   }
 
+  void require_all_match() const {
+    for (size_t i = 0; i < matched_.size(); ++i)
+      require(matched_[i], ErrorKind::Config, "fp32_parameters",
+              "\"" + options_.fp32_patterns[i] + "\" matches no floating-point parameter",
+              "patterns cover the full dotted name, e.g. \"*.ln_1.*\"");
+  }
+
   std::vector<UnitLayout> units;
 
  private:
@@ -175,7 +183,19 @@ class UnitBuilder {
     return true;
   }
 
-  Dtype dtype_of(const ParameterSpec& spec) const {
+  Dtype dtype_of(const Entry& entry) {
+    const ParameterSpec& spec = *entry.spec;
+    bool is_wide = false;
+    for (size_t i = 0; i < options_.fp32_patterns.size() && is_floating(spec.dtype); ++i) {
+      const std::string& pattern = options_.fp32_patterns[i];
+      const bool matches =
+          glob_matches(pattern, spec.name) ||
+          std::any_of(entry.aliases.begin(), entry.aliases.end(),
+                      [&](const std::string& alias) { return glob_matches(pattern, alias); });
+      matched_[i] = matched_[i] || matches;
+      is_wide = is_wide || matches;
+    }
+    if (is_wide) return Dtype::f32;
     return dtype_of_floats_ && is_floating(spec.dtype) ? *dtype_of_floats_ : spec.dtype;
   }
 
@@ -234,11 +254,15 @@ class UnitBuilder {
 
   LayoutOptions options_;
   const Dtype* dtype_of_floats_;
+  std::vector<bool> matched_;  // by pattern
   int64_t total_ = 0, persistent_ = 0;
   std::set<std::string> chunk_names_, unit_names_;
 };
 
 void check(const LayoutOptions& options, const Dtype* dtype_of_floats) {
+  for (const std::string& pattern : options.fp32_patterns)
+    require(is_glob(pattern), ErrorKind::Config, "fp32_parameters",
+            "\"" + pattern + "\" is not a glob over parameter names");
   auto at_least_one = [](int64_t value, const char* name) {
     require(value >= 1, ErrorKind::Config, name, "expected at least 1, got " + std::to_string(value));
   };
@@ -282,6 +306,7 @@ std::vector<UnitLayout> make_layout(const ModuleSpec& root, const LayoutOptions&
   grouping.close_group();
   UnitBuilder builder(options, dtype_of_floats);
   for (const Chunk& chunk : grouping.chunks) builder.add(chunk, grouping.entries);
+  builder.require_all_match();
   return std::move(builder.units);
 }
 

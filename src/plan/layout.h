@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "zero/plan.h"
@@ -18,6 +19,7 @@ struct LayoutOptions {
   // in all.
   int64_t persistent_numel = 0;
   int64_t persistent_total_numel = std::numeric_limits<int64_t>::max();
+  std::vector<std::string> fp32_patterns = {};  // globs of floating parameters that are fp32 whatever else
 };
 
 /// Splits a module tree into units, in module order, first touched first:
@@ -30,9 +32,10 @@ struct LayoutOptions {
 /// - tied parameters stand where their first name stands; trainable if any of the names says so;
 /// - units without elements (only zero-sized parameters) stay, with padded_numel 0.
 /// `dtype_of_floats`, if not null, replaces the dtype of every floating-point parameter first (the compute
-/// dtype). Throws Config for shard_ranks < 1, alignment < 1, group_numel < 1, duplicate names, negative or
-/// overflowing shapes (named), trainable integers, tied parameters that disagree in shape or dtype (both
-/// named).
+/// dtype), but for those with a name that one of fp32_patterns matches. Throws Config for a pattern that
+/// matches no floating parameter, for shard_ranks < 1, alignment < 1, group_numel < 1, duplicate names,
+/// negative or overflowing shapes (named), trainable integers, tied parameters that disagree in shape or
+/// dtype (both named).
 std::vector<UnitLayout> make_layout(const ModuleSpec& root, const LayoutOptions& options,
                                     const Dtype* dtype_of_floats = nullptr);
 

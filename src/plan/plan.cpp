@@ -114,6 +114,25 @@ void check_parameters(const EngineOptions& options, const RankPlaces& places) {
           "choose stage 3");
 }
 
+void check_precision(const EngineOptions& options, const RankPlaces& places,
+                     const OptimizerBytes& optimizer) {
+  if (options.dtype) check_type(*options.dtype, "dtype");
+  if (options.communication_dtype) check_type(*options.communication_dtype, "communication_dtype");
+  check_type(options.accumulation_dtype, "accumulation_dtype");
+  const bool rounds = options.stochastic_rounding;
+  require(!rounds || places.on_cpu, ErrorKind::Unsupported, "stochastic_rounding",
+          "parameters without a master are for ranks on CPU", "leave it off on devices");
+  require(!rounds || optimizer.splits_master, ErrorKind::Unsupported, "stochastic_rounding",
+          "a torch optimizer updates fp32 masters", "use one of zero's own optimizers");
+  require(!options.autocast || *options.autocast == Dtype::bf16 || *options.autocast == Dtype::f16,
+          ErrorKind::Config, "autocast", "expected bf16 or fp16");
+  require(!options.autocast || *options.autocast != Dtype::f16 || options.loss_scaling, ErrorKind::Config,
+          "autocast", "gradients in fp16 need loss scaling: small ones would be lost",
+          "set loss_scaling, or autocast to bf16");
+  require(!options.autocast || options.dtype.value_or(Dtype::f32) == Dtype::f32, ErrorKind::Config,
+          "autocast", "parameters are not fp32, so there is nothing to cast", "leave dtype at fp32");
+}
+
 void check(const EngineOptions& options, const RankPlaces& places, const OptimizerBytes& optimizer) {
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   check_shards(options, places);
@@ -130,9 +149,7 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   const double factor = options.gradient_predivide_factor;
   require(factor > 0 && std::isfinite(factor), ErrorKind::Config, "gradient_predivide_factor",
           "expected a finite number > 0, got " + std::to_string(factor));
-  if (options.dtype) check_type(*options.dtype, "dtype");
-  if (options.communication_dtype) check_type(*options.communication_dtype, "communication_dtype");
-  check_type(options.accumulation_dtype, "accumulation_dtype");
+  check_precision(options, places, optimizer);
   check_offload(options);
   check_parameters(options, places);
   check_places(options.tiers, places);
@@ -381,7 +398,9 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
   if (options.reduce_once) plan.placements.gradient = Placement::Partial;
   plan.accumulation_dtype = options.accumulation_dtype;
   plan.state = {.gradient_bytes = itemsize(plan.accumulation_dtype),
-                .bf16_master_bytes = options.split_master && optimizer.splits_master ? 2 : 4,
+                .bf16_master_bytes = options.stochastic_rounding                       ? 0
+                                     : options.split_master && optimizer.splits_master ? 2
+                                                                                       : 4,
                 .optimizer_bytes = optimizer.states,
                 .block_numel = optimizer.block_numel,
                 .block_bytes = optimizer.block_bytes,
@@ -425,8 +444,14 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
        .group_numel = options.group_numel,
        .shard_unit = options.shard_unit,
        .persistent_numel = plan.placements.parameter == Placement::Shard ? options.persistent_numel : 0,
-       .persistent_total_numel = options.persistent_total_numel},
+       .persistent_total_numel = options.persistent_total_numel,
+       .fp32_patterns = options.fp32_parameters},
       dtype ? &*dtype : nullptr);
+  require(!options.stochastic_rounding ||
+              std::any_of(plan.units.begin(), plan.units.end(),
+                          [](const UnitLayout& unit) { return unit.trainable && unit.dtype == Dtype::bf16; }),
+          ErrorKind::Config, "stochastic_rounding", "no parameter is trained in bf16",
+          "set the dtype to bf16, or leave it off");
   place_units(plan, options);
   if (!places.on_cpu) check_places_of_update(plan);
   plan.step_in_backward = steps_in_backward(plan, options, places, optimizer);

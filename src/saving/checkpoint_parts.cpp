@@ -114,9 +114,10 @@ std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas) {
     }
   };
   for (const Unit& unit : model.units) {
-    const bool whole = unit.master == MasterForm::Whole;
+    const bool whole = unit.master == MasterForm::Whole && model.saves_masters;
     add(std::string(checkpoint::kModelPrefix), unit.index,
-        std::string(whole ? kMasterState : kParameterState), unit.master == MasterForm::Remainder);
+        std::string(whole ? kMasterState : kParameterState),
+        unit.master == MasterForm::Remainder && model.saves_masters);
   }
   for (const int unit : model.trainable)
     for (const std::string& name : model.optimizer->state_names())

@@ -1,6 +1,8 @@
 #pragma once
 // What a checkpoint holds, by name:
-//   model/PARAMETER                fp32 master values of trainable parameters; frozen ones in their own dtype
+//   model/PARAMETER                fp32 master values of trainable parameters; in their own dtype frozen ones
+//   and
+//                                  those without a master, or whose masters are not saved
 //   optimizer/KIND/PARAMETER       fp32
 //                                  KIND_codes (u8) and KIND_scales (fp32, one for 256 elements): in 8 bits
 //   buffer/BUFFER                  rank 0's

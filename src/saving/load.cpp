@@ -165,8 +165,9 @@ void read_all_values(ShardedModel& model, const CheckpointReader& reader, const 
     else
       read_into(reader, part.name, part.range(), into.values);
   }
-  for (const Unit& unit : model.units) {
-    if (unit.master != MasterForm::Whole) continue;
+  for (Unit& unit : model.units) {
+    if (!model.saves_masters) unit.adopt_shard(0, unit.layout.shard_numel);
+    if (unit.master != MasterForm::Whole || !model.saves_masters) continue;
     const auto shard = unit.lend_shard(StateStore::Use::Write);
     const auto master = model.states.lend(unit.index, {kMasterState}, StateStore::Use::Read);
     at::Tensor(shard[kParameterState]).copy_(master[kMasterState]);

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace zero::detail {
@@ -19,6 +20,8 @@ namespace zero::detail {
 class StorageTag {
  public:
   virtual ~StorageTag() = default;
+  /// Operators that read the storage, which is fp32, compute in fp32 and return this type (wide_operators.h).
+  std::optional<at::ScalarType> narrow = {};
 };
 
 /// The tag of a storage, or null.

@@ -129,11 +129,10 @@ ModelParameters parameters_of(const torch::jit::Module& module) {
   return collector.finish(std::move(spec));
 }
 
-ModelParameters parameters_of(const std::vector<at::Tensor>& tensors) {
+ModelParameters parameters_of(const std::vector<std::pair<std::string, at::Tensor>>& named) {
   Collector collector;
   ModuleSpec spec;
-  for (size_t i = 0; i < tensors.size(); ++i)
-    spec.parameters.push_back(collector.parameter(std::to_string(i), tensors[i]));
+  for (const auto& [name, tensor] : named) spec.parameters.push_back(collector.parameter(name, tensor));
   return collector.finish(std::move(spec));
 }
 

@@ -31,7 +31,7 @@ struct ModelParameters {
 ModelParameters parameters_of(const torch::nn::Module& module);
 ModelParameters parameters_of(const torch::jit::Module& module);
 
-/// A flat list of parameters, as an optimizer gets them; named "0", "1", ...
-ModelParameters parameters_of(const std::vector<at::Tensor>& tensors);
+/// A flat list of parameters, as an optimizer gets them, with their names.
+ModelParameters parameters_of(const std::vector<std::pair<std::string, at::Tensor>>& named);
 
 }  // namespace zero::detail

@@ -38,11 +38,17 @@ OptimizerBytes bytes_of(const OptimizerSpec& optimizer) {
           .splits_master = split_masters_work(optimizer)};
 }
 
+// Parameters that stay fp32 in a model of a narrower type.
+bool computes_wide(const UnitLayout& layout, const EngineOptions& options) {
+  return !options.fp32_parameters.empty() && layout.dtype == Dtype::f32 && options.dtype &&
+         *options.dtype != Dtype::f32;
+}
+
 }  // namespace
 
 ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer_spec,
                            const EngineOptions& engine_options, Mesh job, bool seals)
-    : mesh(std::move(job)), options(engine_options), model_(std::move(model)) {
+    : mesh(std::move(job)), options(engine_options), rule(rule_of(optimizer_spec)), model_(std::move(model)) {
   validate(optimizer_spec);
   // In a forked process the first call makes LibTorch's thread pool anew. Autograd's threads, one a device,
   // would all make it at once.
@@ -130,6 +136,7 @@ void ShardedModel::allocate() {
     unit.layout = plan.units[u];
     unit.index = static_cast<int>(u);
     unit.tag = std::make_shared<UnitTag>(unit.index, &plan.units[u]);
+    if (computes_wide(unit.layout, options)) unit.tag->narrow = scalar_type_of(*options.dtype);
     unit.states = &states;
     unit.slab = make_unreadable_storage(unit.layout.slab_bytes(), mesh.device(), unit.tag,
                                         hidden_message(unit.layout));
@@ -152,7 +159,8 @@ void ShardedModel::allocate() {
 }
 
 void ShardedModel::add_master(Unit& unit) {
-  if (unit.layout.dtype == Dtype::f32) {
+  const bool rounds = unit.layout.dtype == Dtype::bf16 && options.stochastic_rounding;
+  if (unit.layout.dtype == Dtype::f32 || rounds) {
     unit.master = MasterForm::Shard;
     return states.create_view(unit.index, kMasterState, kParameterState, 0, unit.layout.shard_numel);
   }
@@ -184,7 +192,8 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
   }
   if (replica_group.size() > 1) share_out_sums();
   if (axes_->spans_other_axes()) counted_elsewhere_ = leave_out_copies(optimizer_shards, *axes_);
-  optimizer = make_shard_optimizer(spec, options.groups, states, optimizer_shards, parameter_count());
+  optimizer = make_shard_optimizer(spec, options.groups, states, optimizer_shards, parameter_count(),
+                                   options.rounding_seed);
   take_squares_of_leaving();
   used_everywhere.assign(names_.size(), 0);
   AheadUpdates* const updates = optimizer->ahead();

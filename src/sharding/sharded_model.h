@@ -82,6 +82,8 @@ class ShardedModel {
 
   Mesh mesh;
   EngineOptions options;
+  std::optional<OptimizerRule> rule;  // nothing for a torch optimizer
+  bool saves_masters = true;          // checkpoints hold fp32 masters, not the parameters' narrower values
   Plan plan;
   Group all, shard_group, replica_group;  // along "dp": all of it, and its two parts
   StateStore states;                      // of the units, by their index

@@ -61,7 +61,7 @@ struct ScopeRecord {
 /// What stands for the fp32 values of a unit's shard.
 enum class MasterForm {
   None,       // frozen: the shard is all there is
-  Shard,      // the fp32 shard itself
+  Shard,      // the shard itself: fp32, or bf16 that is rounded stochastically
   Whole,      // an fp32 copy
   Remainder,  // what the bf16 shard lacks
 };

@@ -9,6 +9,7 @@
 #include "zero/from_config.h"
 #include "zero/hf_model.h"
 #include "zero/model_spec.h"
+#include "zero/parameter_summary.h"
 #include "zero/plan_report.h"
 
 namespace zero::tool {
@@ -41,6 +42,19 @@ TierMachine machine_of(const OffloadConfig& offload, const std::string& disk_rat
   return machine;
 }
 
+// Of the chosen stage; the types and rules do not depend on the ranks.
+std::string rules_text(const PlanRequest& request) {
+  Config config = adopt_model(load_config(request.config, request.overrides));
+  const int ranks = std::max({1, request.ranks, config.parallel.ranks});
+  config = resolve(std::move(config), ranks);
+  const ModuleSpec spec = trained_spec(config);
+  const int replicas = ranks / (config.parallel.pipeline * config.parallel.tensor);
+  const ConfigPlan plan = plan_from_config(config, spec, replicas);
+  const OptimizerRule rule = config.optimizer.effective_rule();
+  return to_text(summarise_parameters(plan.stages[static_cast<size_t>(config.zero.stage)],
+                                      engine_options_of(config, replicas), rule, rule_lr(rule)));
+}
+
 }  // namespace
 
 int run_plan(int argc, char** argv) {
@@ -71,7 +85,15 @@ int run_plan(int argc, char** argv) {
   app.add_flag("--json", request.json, "exact figures as JSON");
   bool lr = false;
   app.add_flag("--lr", lr, "the learning rate over the steps of the run, drawn");
+  bool rules = false;
+  app.add_flag("--rules", rules, "which parameters get which rule, rates, type and group");
   if (!parse(app, argc, argv)) return 0;
+  if (rules) {
+    require(!request.config.empty() && !request.json && !lr, ErrorKind::Config, "--rules",
+            "it shows the optimizer of a configuration", "give one, without --parameters, --json and --lr");
+    std::cout << rules_text(request);
+    return 0;
+  }
   if (lr) {
     require(!request.config.empty() && !request.json, ErrorKind::Config, "--lr",
             "it draws the schedule of a configuration", "give one, without --parameters and --json");

@@ -41,6 +41,8 @@ EngineOptions engine_options(const Config& config, int64_t budget_bytes,
   parallel.add_to(options);
   options.stage = stage_that_shards_parameters();
   options.dtype = config.precision.param_dtype.value_or(Dtype::f32);
+  options.fp32_parameters = config.precision.fp32_parameters;
+  if (config.precision.autocast) options.autocast = config.precision.autocast_dtype;
   options.budget_bytes = budget_bytes;
   options.group_numel = config.residency.group_numel;
   options.cpu_operators = config.cpu_operators;
@@ -51,7 +53,9 @@ EngineOptions engine_options(const Config& config, int64_t budget_bytes,
 
 // Null where some rank cannot. With several, a copy would be one of each rank.
 std::shared_ptr<LanguageModel> mapped_on_all(const SavedModel& saved, const Mesh& mesh) {
-  const bool may = saved.hugging_face && mesh.device().is_cpu() && saved.config.residency.share &&
+  const PrecisionConfig& types = saved.config.precision;
+  const bool may = saved.hugging_face && types.fp32_parameters.empty() && !types.autocast &&
+                   mesh.device().is_cpu() && saved.config.residency.share &&
                    mesh.group("dp").size() == mesh.size();
   if (!may) return nullptr;
   std::shared_ptr<LanguageModel> model;

@@ -160,6 +160,9 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   const std::string activation_memory = choose_activation_memory();
   progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
                                                    config_.run.steps, config_.logging.print_interval_steps);
+  std::string rules = to_text(training_.engine().parameter_summary());
+  rules.pop_back();  // its last newline
+  progress_->note(rules);
   if (!placement_.empty()) progress_->note(placement_);
   if (const DiskStats disk = training_.engine().stats().disk; !disk.transport.empty())
     progress_->note("states on disk in " + config_.offload.how.path + ", by " + disk.transport);

@@ -22,6 +22,13 @@ enum class Element : uint8_t { none, f32, bf16, f16 };
 /// one fp32 unit in the last place nearer. A NaN is the quiet NaN with remainder 0.
 using Remainder = int16_t;
 
+/// What stochastic rounding draws its bits from, beside an element's number: two of a parameter and a step.
+/// An element's 16 random bits are added to the 16 that bf16 cuts off, and a carry rounds it away from zero:
+/// with the probability of what is cut off. What bf16 holds stays as it is.
+struct RoundingKey {
+  uint64_t bits = 0;
+};
+
 /// Pointers to the first element of a range. They need only the alignment of their elements.
 struct Buffers {
   float* master = nullptr;  // updated; null with a remainder
@@ -66,6 +73,9 @@ struct KernelSet {
   /// A master and its two parts, as Buffers::remainder says.
   void (*split)(const float* masters, uint16_t* halves, Remainder* remainders, int64_t count);
   void (*join)(const uint16_t* halves, const Remainder* remainders, float* masters, int64_t count);
+  /// bf16 to fp32, and back rounded up or down at random; see RoundingKey.
+  void (*widen)(const uint16_t* halves, float* values, int64_t count);
+  void (*round)(const float* values, uint16_t* halves, int64_t count, const RoundingKey& key, int64_t first);
 
   template <class Rule>
   const RuleKernels<Rule>& of() const {

@@ -2,8 +2,10 @@
 // How the rules (rules.h) pass over memory, for a vector type V (Scalar in scalar.h; the others beside their
 // kernel sets). In an unnamed namespace for the reason that scalar.h gives.
 
+#include <algorithm>
 #include <type_traits>
 
+#include "base/mix_bits.h"
 #include "optim/kernels/rules.h"
 #include "optim/kernels/scalar.h"
 
@@ -303,6 +305,42 @@ void join(const uint16_t* halves, const Remainder* remainders, float* masters, i
   for (int64_t i = whole; i < count; ++i) masters[i] = Scalar::load_split(halves + i, remainders + i);
 }
 
+/// 16 bits of an element: murmur3's finaliser (Appleby) over a counter, with half of the key on the way and a
+/// third round after it.
+inline uint32_t random_half(uint32_t number, uint32_t low, uint32_t high) {
+  uint32_t x = number * 0x9e3779b1U + low;
+  x = (x ^ (x >> 16)) * 0x85ebca6bU;
+  x = ((x ^ (x >> 13)) + high) * 0xc2b2ae35U;
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  return (x ^ (x >> 15)) & 0xffffU;
+}
+
+/// Of elements whose numbers have the same upper half, which is in the key.
+inline void round_run(const float* values, uint16_t* halves, int64_t count, uint64_t key, uint32_t first) {
+  const auto low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = bits_of(values[i]), magnitude = bits & 0x7fffffffU;
+    const uint32_t moved = (bits + random_half(first + static_cast<uint32_t>(i), low, high)) >> 16;
+    // Infinity has nothing to cut off; a NaN is the quiet one.
+    halves[i] = static_cast<uint16_t>(magnitude > kInfinityBits ? uint32_t{kBf16Nan} : moved);
+  }
+}
+
+inline void round_randomly(const float* values, uint16_t* halves, int64_t count, const RoundingKey& key,
+                           int64_t first) {
+  constexpr int64_t kRun = int64_t{1} << 32;
+  for (int64_t i = 0; i < count;) {
+    const int64_t at = first + i, run = std::min(count - i, kRun - at % kRun);
+    const uint64_t mixed = at / kRun == 0 ? key.bits : mix_bits(key.bits + static_cast<uint64_t>(at / kRun));
+    round_run(values + i, halves + i, run, mixed, static_cast<uint32_t>(at % kRun));
+    i += run;
+  }
+}
+
+inline void widen_halves(const uint16_t* halves, float* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] = from_bf16(halves[i]);
+}
+
 template <class V, class Rule>
 constexpr RuleKernels<Rule> rule_kernels() {
   RuleKernels<Rule> kernels{.update = update_pass<V, Arithmetic<Rule>>, .direction = nullptr};
@@ -317,8 +355,13 @@ constexpr std::tuple<RuleKernels<Rules>...> all_rule_kernels(const std::variant<
 
 template <class V>
 constexpr KernelSet kernel_set(std::string_view name) {
-  return {name, all_rule_kernels<V>(static_cast<const OptimizerRule*>(nullptr)), sums_of_squares<V>, split<V>,
-          join<V>};
+  return {name,
+          all_rule_kernels<V>(static_cast<const OptimizerRule*>(nullptr)),
+          sums_of_squares<V>,
+          split<V>,
+          join<V>,
+          widen_halves,
+          round_randomly};
 }
 
 }  // namespace
