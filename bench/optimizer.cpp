@@ -1,5 +1,6 @@
-// Optimizer kernels in GB/s, each in alternation with a loop of the same loads and stores on the same memory.
-// Counters: GB/s = what the kernel moves, stream = what that loop moves, of_stream = their ratio.
+// Optimizer kernels in GB/s, each in alternation with a loop of loads and stores on the same memory: the same
+// ones, or where a rule passes twice those of AdamW. Counters: GB/s = what the kernel moves, stream = what
+// that loop moves, of_stream = their ratio.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -84,6 +85,7 @@ struct Work {
   int states;
   bool split;  // the master is in two halves
   void (*run)(const KernelSet& set, const Buffers& buffers, int64_t count);
+  double element_bytes = 0;  // that the kernel moves; 0: the stream's
 };
 
 void run_adamw(const KernelSet& set, const Buffers& buffers, int64_t count) {
@@ -113,6 +115,56 @@ void run_lion(const KernelSet& set, const Buffers& buffers, int64_t count) {
                         count);
 }
 
+void run_adagrad(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  set.of<Adagrad>().update(buffers, {.gradient_scale = 0.5F, .eps = 1e-10F, .rate = 1e-4F}, count);
+}
+
+// Both passes; sums of 256 elements, as the engine takes them.
+template <class Rule>
+void run_twice(const KernelSet& set, const Buffers& buffers, int64_t count,
+               const typename kernels::Arithmetic<Rule>::Scalars& scalars) {
+  constexpr int64_t kBlock = 256, kChunk = 16 * kBlock;
+  double sums[2 * kChunk / kBlock];
+  for (int64_t i = 0; i < count; i += kChunk) {
+    set.of<Rule>().direction(kernels::advance(buffers, i), scalars, std::min(kChunk, count - i), kBlock,
+                             sums);
+    benchmark::DoNotOptimize(sums);
+  }
+  set.of<Rule>().update(buffers, scalars, count);
+}
+void run_lamb(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  run_twice<LAMB>(set, buffers, count,
+                  {.gradient_scale = 0.5F,
+                   .beta1 = 0.9F,
+                   .one_minus_beta1 = 0.1F,
+                   .beta2 = 0.999F,
+                   .one_minus_beta2 = 0.001F,
+                   .eps = 1e-6F,
+                   .decay = 0.01F,
+                   .lr = 1e-4F});
+}
+void run_lars(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  run_twice<LARS>(set, buffers, count, {.gradient_scale = 0.5F, .momentum = 0.9F, .lr = 1e-4F});
+}
+
+// bf16 without a master: a few elements at a time become fp32, are updated and rounded.
+void run_rounded(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  constexpr int64_t kChunk = 4096;
+  alignas(64) float master[kChunk];
+  auto* const halves = static_cast<uint16_t*>(buffers.parameter);
+  for (int64_t i = 0; i < count; i += kChunk) {
+    const int64_t part = std::min(kChunk, count - i);
+    Buffers here = kernels::advance(buffers, i);
+    here.master = master;
+    here.remainder = nullptr;
+    here.parameter = nullptr;
+    here.parameter_type = Element::none;
+    set.widen(halves + i, master, part);
+    run_adamw(set, here, part);
+    set.round(master, halves + i, part, {42}, i);
+  }
+}
+
 void measure(benchmark::State& state, const Work& work, const KernelSet& set, int threads) {
   Memory& m = memory();
   Buffers buffers{.master = m.master.data(), .gradient = m.gradient.data(), .parameter = m.parameter.data()};
@@ -134,10 +186,12 @@ void measure(benchmark::State& state, const Work& work, const KernelSet& set, in
     stream_times.push_back(
         split(threads, [&](int64_t begin, int64_t end) { run_stream(stream, begin, end); }));
   }
-  const double bytes = kCount * (4.0 + 8.0 * work.states + (work.split ? 8.0 : 10.0));
-  state.counters["GB/s"] = bytes / median(kernel_times) / 1e9;
-  state.counters["stream"] = bytes / median(stream_times) / 1e9;
-  state.counters["of_stream"] = median(stream_times) / median(kernel_times);
+  const double streamed = kCount * (4.0 + 8.0 * work.states + (work.split ? 8.0 : 10.0));
+  const double bytes = work.element_bytes > 0 ? kCount * work.element_bytes : streamed;
+  const double rate = bytes / median(kernel_times), stream_rate = streamed / median(stream_times);
+  state.counters["GB/s"] = rate / 1e9;
+  state.counters["stream"] = stream_rate / 1e9;
+  state.counters["of_stream"] = rate / stream_rate;
 }
 
 void measure_norm(benchmark::State& state, const KernelSet& set) {
@@ -156,7 +210,14 @@ void register_all() {
                                 {"AdamW", 2, false, run_adamw},
                                 {"SGD_momentum", 1, false, run_sgd},
                                 {"SGD", 0, false, run_sgd},
-                                {"Lion", 1, false, run_lion}};
+                                {"Lion", 1, false, run_lion},
+                                {"Adagrad", 1, false, run_adagrad},
+                                // Gradient, master and states; then master, states and parameter.
+                                {"LAMB", 2, false, run_lamb, 4 + 4 + 16 + 8 + 8 + 2},
+                                // Gradient and master; then all.
+                                {"LARS", 1, false, run_lars, 4 + 4 + 4 + 8 + 8 + 2},
+                                // Gradient, states, and the parameter both ways.
+                                {"AdamW_rounded", 2, true, run_rounded, 4 + 16 + 4}};
   for (const Work& work : kWorks) {
     for (const KernelSet* set : kernels::available_kernels()) {
       for (const int threads : {1, 2}) {

@@ -31,7 +31,8 @@ testing::TestOptimizer rule_optimizer(const OptimizerRule& rule, const Optimizer
                                       Execution execution) {
   return {model.shards, [&](StateStore& states, std::vector<OptimizerShard> shards) {
             return std::make_unique<RuleOptimizer>(rule, std::vector<ParameterGroup>{}, states,
-                                                   std::move(shards), OptimizerModel::kParameters, execution);
+                                                   std::move(shards), OptimizerModel::kParameters, execution,
+                                                   /*rounding_seed=*/0);
           }};
 }
 

@@ -36,7 +36,7 @@ void check_master(const at::Tensor& master, const at::Tensor& parameter, const s
             place, "master is bf16 and not the parameter itself");
   } else {
     require(master.scalar_type() == at::kFloat, ErrorKind::Usage, place,
-            "master is neither fp32, nor an int16 remainder, nor a bf16 parameter");
+            "master is neither an fp32 tensor, nor an int16 remainder, nor a bf16 parameter");
   }
   check_tensor(master, kMasterState, master, place);
 }

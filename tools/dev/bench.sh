@@ -8,7 +8,7 @@ build_benchmarks() {
   need_packages libbenchmark-dev
   set_up
   cmake -S "$ROOT" -B "$ROOT/build/$PRESET" -DZERO_BUILD_BENCHMARKS=ON >/dev/null || die "CMake could not add the benchmarks"
-  build zero_tool optimizer_bench dispatch_bench collectives_bench checkpoint_bench saving_bench gemm_bench operators_bench virtual_device_bench
+  build zero_tool optimizer_bench muon_bench dispatch_bench collectives_bench checkpoint_bench saving_bench gemm_bench operators_bench virtual_device_bench
 }
 
 # The peers in a virtual environment of their own: PyTorch for Python and DeepSpeed, whose kernels need g++ and ninja.
@@ -52,7 +52,10 @@ BENCH_PARTS=("${USUAL_PARTS[@]}" profiles)
 bench_part() {
   local bench=$ROOT/build/$PRESET/bench zero=$ROOT/build/$PRESET/zero
   case "$1" in
-    optimizer) record_benchmark optimizer "$bench/optimizer_bench" ;;
+    optimizer)
+      record_benchmark optimizer "$bench/optimizer_bench"
+      record_lines muon "$bench/muon_bench"
+      ;;
     checkpoint) record_lines checkpoint "$bench/checkpoint_bench" "$ROOT/build" ;;
     saving) record_lines saving "$zero" launch --lead --ranks 2 -- "$bench/saving_bench" "$ROOT/build" ;;
     dispatch) record_benchmark dispatch "$bench/dispatch_bench" ;;

@@ -1,0 +1,54 @@
+// `zero plan CONFIG --rules`, run as its users run it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/program.h"
+#include "support/temporary_directory.h"
+
+namespace zero {
+namespace {
+
+constexpr const char* kRun = R"({
+  "train_micro_batch_size_per_gpu": 2,
+  "bf16": {"enabled": true},
+  "precision": {"fp32": ["*ln_*"]},
+  "zero_optimization": {"stage": 3},
+  "optimizer": {"type": "Muon", "params": {"lr": 0.02, "weight_decay": 0.1}},
+  "parameter_groups": [{"pattern": "w?e.weight", "elementwise": true}, {"pattern": "*.bias", "weight_decay": 0}],
+  "frozen": ["h.0.mlp.*"],
+  "model": {"vocab_size": 2000, "context_length": 64, "layers": 3, "width": 192, "heads": 2},
+  "data": {"train": "nowhere.tokens"}
+}
+)";
+
+TEST(ToolRules, OneLineForParametersThatAreAlike) {
+  const testing::TemporaryDirectory folder;
+  folder.write("train.json", kRun);
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {ZERO_TOOL, "plan", "train.json", "--rules"});
+    return testing::Program(arguments, {.directory = folder.path()}).wait();
+  };
+  const testing::ProgramResult result = run({});
+  EXPECT_EQ(result.exit, 0) << result.error;
+  const auto line_of = [&](const std::string& pattern, const std::string& part) {
+    for (size_t begin = 0; begin < result.output.size();) {
+      const size_t end = std::min(result.output.find('\n', begin), result.output.size());
+      const std::string line = result.output.substr(begin, end - begin);
+      begin = end + 1;
+      if (line.find("  " + pattern + " ") == 0 && line.find(part) != std::string::npos) return line;
+    }
+    ADD_FAILURE() << pattern << ", " << part << " in\n" << result.output;
+    return std::string();
+  };
+  EXPECT_NE(line_of("h.*.attn.c_attn.weight", "Muon (orthogonalised)").find("0.02"), std::string::npos);
+  EXPECT_NE(line_of("wte.weight", "Muon (AdamW)").find("w?e.weight"), std::string::npos);
+  EXPECT_NE(line_of("h.*.ln_1.weight", "fp32").find("itself"), std::string::npos);
+  EXPECT_NE(line_of("h.0.mlp.c_fc.weight", "frozen").find("bf16"), std::string::npos);
+  EXPECT_NE(line_of("h.*.mlp.c_fc.weight", "Muon").find("16 bits more"), std::string::npos);
+  EXPECT_EQ(run({"--ranks", "4"}).output, result.output) << "it does not depend on the ranks";
+  EXPECT_NE(run({"--json"}).error.find("--rules"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace zero
