@@ -162,6 +162,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
                                                    config_.run.steps, config_.logging.print_interval_steps);
   std::string rules = to_text(training_.engine().parameter_summary());
   rules.pop_back();  // its last newline
+  if (config_.parallel.pipeline > 1) progress_->note("parameters of this rank's stages:");
   progress_->note(rules);
   if (!placement_.empty()) progress_->note(placement_);
   if (const DiskStats disk = training_.engine().stats().disk; !disk.transport.empty())
