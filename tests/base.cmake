@@ -1,1 +1,1 @@
-zero_test(base USES base FILES box glob output_file strict_json trace LIBS nlohmann_json::nlohmann_json)
+zero_test(base USES base FILES box glob host_routes output_file strict_json trace LIBS nlohmann_json::nlohmann_json)

@@ -185,6 +185,7 @@ TEST(NcclFast, OtherTransportsRefuseIt) {
   for (const bool is_virtual : {false, true}) {
     RankOptions options = is_virtual ? on_virtual_devices() : RankOptions();
     options.mesh.communication = Communication::fast;
+    if (!is_virtual) options.mesh.transport = "gloo";
     for (const RankResult& rank : collect_ranks(
              2, [](Mesh) {}, options)) {
       EXPECT_EQ(rank.exit, 1);

@@ -213,13 +213,14 @@ struct DataConfig {
 /// `parallel`.
 struct ParallelConfig {
   enum class Backend { Auto, Shm, Gloo, Nccl };
-  int ranks = 0;                  // 0: any; otherwise a check against the number of ranks that come
-  int tensor = 1;                 // ranks that share each layer: the axis "tp" of the mesh
-  bool sequence = false;          // between layers they share the sequence, too (tensor_parallel.h)
-  bool vocabulary = true;         // they share embedding, head and loss
-  int pipeline = 1;               // ranks that a sample goes through: the axis "pp" of the mesh
-  std::string schedule = "1f1b";  // of the pipeline: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, search
-  int chunks = 2;                 // interleaved: stages a rank
+  int ranks = 0;                     // 0: any; otherwise a check against the number of ranks that come
+  int tensor = 1;                    // ranks that share each layer: the axis "tp" of the mesh
+  bool sequence = false;             // between layers they share the sequence, too (tensor_parallel.h)
+  bool vocabulary = true;            // they share embedding, head and loss
+  bool tensor_across_hosts = false;  // whether they may be on several hosts
+  int pipeline = 1;                  // ranks that a sample goes through: the axis "pp" of the mesh
+  std::string schedule = "1f1b";     // of the pipeline: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, search
+  int chunks = 2;                    // interleaved: stages a rank
   enum class Balance { Cost, Parameters, Uniform };
   Balance balance = Balance::Cost;    // of stages: the slowest's operations, parameters, or number of blocks
   std::vector<int64_t> stage_blocks;  // by hand: of each stage, in order; empty: by balance
@@ -228,7 +229,7 @@ struct ParallelConfig {
   Backend backend = Backend::Auto;
   int threads_per_rank = 0;                            // compute threads; 0: cores / local ranks
   bool bind_cores = false;                             // keep each rank on its part of the host's cores
-  Communication communication = Communication::exact;  // how gradients are summed; fast: NCCL alone
+  Communication communication = Communication::exact;  // how gradients are summed
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -62,8 +62,9 @@ struct EngineStats {
   int64_t all_reduce_elements = 0;  // of shards over replicas, counted twice
   int64_t resident_bytes = 0;       // slabs gathered beyond what this rank owns, now and at the peak
   int64_t peak_resident_bytes = 0;
-  double waited_s = 0;       // blocked on collectives
-  int64_t loaded_bytes = 0;  // that load() has read of tensors on this rank
+  int64_t network_bytes = 0;  // of parameters and gradients that this rank has sent to other hosts
+  double waited_s = 0;        // blocked on collectives
+  int64_t loaded_bytes = 0;   // that load() has read of tensors on this rank
   DiskStats disk = {};
   int64_t traffic_elements() const {
     return all_gather_elements + reduce_scatter_elements + all_reduce_elements;

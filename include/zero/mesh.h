@@ -110,6 +110,9 @@ class Group {
 
   Traffic traffic() const;
   Traffic traffic(Operation operation) const;
+  /// Bytes that this rank has sent to members of other hosts since the group was made, counted where they are
+  /// handed to the network transport. On devices 0: NCCL does not say.
+  int64_t network_bytes() const;
 
   explicit Group(std::shared_ptr<detail::GroupState> state) : state_(std::move(state)) {}
   Group() = default;
@@ -136,7 +139,8 @@ struct MeshOptions {
   // A transport of the caller's own (mesh/transport.h), in place of those by name: a device's that this
   // library does not know. Empty: `transport`.
   std::function<std::shared_ptr<detail::Transport>(const detail::TransportOptions&)> own_transport = {};
-  // fast needs the transport nccl: joining throws Config with others where there are several ranks.
+  // fast needs the transport nccl, or auto on CPU: joining throws Config with others where there are several
+  // ranks.
   Communication communication = Communication::exact;
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of a collective, and of the rendezvous
   // Address the transport listens on. "": loopback where the rendezvous address is, else the address of this
@@ -145,6 +149,9 @@ struct MeshOptions {
   // Ranks with different names do not share memory. "": the environment's ZERO_HOST, else what the kernel
   // says.
   std::string host;
+  // The axis "tp" talks in every layer. Unless this is set, joining throws Config on all ranks where ranks
+  // along it are on several hosts.
+  bool tensor_across_hosts = false;
   // Takes down every collective and every wait; the engine adds what it does. Null: nothing is taken down.
   std::shared_ptr<Trace> trace = {};
 };
@@ -189,6 +196,9 @@ class Mesh {
   int local_rank() const;
   torch::Device device() const;
   const Rendezvous& rendezvous() const;
+
+  /// How gradients are summed, as MeshOptions gave it.
+  Communication communication() const;
 
   /// All axes with their sizes, slowest varying first.
   std::span<const Axis> axes() const;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "zero/communication.h"
 #include "zero/dtype.h"
 #include "zero/engine_options.h"
 #include "zero/parameter_part.h"
@@ -89,6 +90,10 @@ struct RankPlaces {
   int ranks = 1;
   int together = 1;  // blocks of so many neighbouring ranks, or of any divisor, share memory; divides `ranks`
   bool on_cpu = true;
+  // Of every rank the number of its host, where `together` does not say it: hosts with unlike numbers of
+  // ranks. Empty: blocks of `together`.
+  std::vector<int> hosts = {};
+  Communication communication = Communication::exact;  // how gradients are summed over hosts
 
   /// Ranks of which those with the same number share memory, in the order of the axis (Group::memories()).
   static RankPlaces of(std::span<const int> memories, bool on_cpu = true);
@@ -109,7 +114,7 @@ struct OptimizerBytes {
 /// docs/memory_model.md has the formulas beside each other.
 struct RankPlan {
   int stage = 0;
-  // Persistent: full slabs (stages 0-2) or this rank's shard (stage 3, common memory).
+  // Persistent: full slabs (stages 0-2), this rank's shard (stage 3), or of common memory an equal part.
   int64_t parameter_bytes = 0;
   // Accumulated between micro-batches: padded_numel * gradient_bytes where gradients are partial and there
   // are several micro-batches (stages 0, 1), otherwise shard_numel * gradient_bytes.
@@ -170,12 +175,22 @@ struct RankPlan {
   }
 };
 
+/// What a host's ranks send to, and receive from, those of other hosts.
+struct HostTraffic {
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;
+  bool operator==(const HostTraffic&) const = default;
+};
+
 /// Everything that is decided about a run before it starts. The engine holds, sends and computes by it.
 struct Plan {
   int stage = 0;
   int ranks = 1;
   int shard_ranks = 1;    // ranks that share a slab (1 where the optimizer is replicated)
   int replica_ranks = 1;  // ranks / shard_ranks
+  // Neighbouring ranks of one host that keep one copy of the parameters between them, where those are common:
+  // a shard group, or its part on a host.
+  int common_ranks = 1;
   Placements placements = {};
   std::vector<UnitLayout> units = {};
   StateBytes state = {};
@@ -193,6 +208,10 @@ struct Plan {
   bool step_in_backward = false;  // of units on disk
 
   RankPlan rank = {};  // the same for every rank: shards are equal
+  // Parameters and gradients that cross the network in a step in the steady state, of each host of these
+  // ranks, in the order of the hosts' first ranks. Empty where all ranks share memory, and on devices. Sums
+  // of a few numbers (norms, losses, what ranks agree on) are not in it.
+  std::vector<HostTraffic> network = {};
   bool split_master() const { return state.bf16_master_bytes == 2; }
 };
 

@@ -38,6 +38,8 @@ Row parallel_row() {
              "between layers these ranks share the sequence, too"),
        field("vocabulary", ZERO_AT(parallel.vocabulary), boolean(),
              "these ranks share embedding, head and loss; false: all compute the same"),
+       field("tensor_across_hosts", ZERO_AT(parallel.tensor_across_hosts), boolean(),
+             "whether these ranks may be on several hosts: every layer's sums cross the network then"),
        field("pipeline", ZERO_AT(parallel.pipeline), count(1),
              "ranks that a sample goes through, with a part of the layers each: the mesh's axis pp"),
        field("schedule", ZERO_AT(parallel.schedule),
@@ -65,8 +67,9 @@ Row parallel_row() {
              "auto: nccl on CUDA, else shm inside a host and gloo across hosts"),
        field("communication", ZERO_AT(parallel.communication),
              choice<Communication>({{"exact", Communication::exact}, {"fast", Communication::fast}}),
-             "exact: gradients are summed in rank order in fp32; fast: by NCCL, on CUDA, in an order and the "
-             "type of its own"),
+             "exact: gradients are summed in rank order in fp32; fast: on CUDA by NCCL, in an order and the "
+             "type "
+             "of its own, on CPU host by host"),
        field("threads_per_rank", ZERO_AT(parallel.threads_per_rank), null_as(0, count(1, 4096)),
              "compute threads; null: the cores divided by the local ranks"),
        field("bind_cores", ZERO_AT(parallel.bind_cores), boolean(),

@@ -249,8 +249,8 @@ void check_parallel(const Config& c, Checks& checks) {
   checks.expect(ranks == 0 || group == 0 || ranks % group == 0, "parallel.shard_group",
                 "a divisor of parallel.ranks " + to_string(ranks), to_string(group));
   using Backend = ParallelConfig::Backend;
-  const bool may_be_nccl = c.parallel.backend == Backend::Auto || c.parallel.backend == Backend::Nccl;
-  checks.expect(c.parallel.communication == Communication::exact || may_be_nccl, "parallel.communication",
+  const bool has_fast = c.parallel.backend == Backend::Auto || c.parallel.backend == Backend::Nccl;
+  checks.expect(c.parallel.communication == Communication::exact || has_fast, "parallel.communication",
                 "exact with parallel.backend shm and gloo, which add in rank order", "\"fast\"",
                 "set one of the two to what the other needs");
   checks.expect(c.cuda.memory_bytes != 0, "cuda.memory", "more than 0 bytes, or null for all", "0");

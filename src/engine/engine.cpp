@@ -412,6 +412,8 @@ EngineStats Engine::stats() const {
           .all_reduce_elements = gradients.all_reduce_elements,
           .resident_bytes = slabs.resident_bytes,
           .peak_resident_bytes = slabs.peak_resident_bytes,
+          .network_bytes =
+              state_->model.shard_group.network_bytes() + state_->model.replica_group.network_bytes(),
           .waited_s = state_->waited_s,
           .loaded_bytes = state_->loaded_bytes,
           .disk = disk_stats(state_->model.states.disk(), state_->model.pieces_ahead())};

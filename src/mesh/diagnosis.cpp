@@ -37,7 +37,8 @@ std::string divergence(const Issued& theirs, const Issued& ours) {
 
 // What is known of one other rank; "" if there is nothing to hold against it.
 std::string charge(const Incident& incident, int rank, const Sighting& sighting) {
-  const std::string who = "rank " + std::to_string(rank);
+  std::string who = "rank " + std::to_string(rank);
+  if (rank < std::ssize(incident.hosts)) who += " (host " + incident.hosts[rank] + ")";
   const GroupLog* log = sighting.beat.group(incident.group);
   const Issued* last = log ? log->last() : nullptr;
   // A heartbeat may be a second old; what this rank has completed with all others may be newer.

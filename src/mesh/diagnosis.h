@@ -22,7 +22,8 @@ struct Incident {
   bool aborted = false;  // stopped because another rank had reported a failure
   Issued completed;      // the last operation that all members have certainly taken part in
   std::chrono::milliseconds timeout{};
-  std::string text;  // the transport's words
+  std::string text;                     // the transport's words
+  std::vector<std::string> hosts = {};  // names, of all mesh ranks; empty where they are on one
 };
 
 /// Another rank's heartbeat over the time it was watched.

@@ -79,6 +79,8 @@ Traffic Group::traffic() const {
   return sum;
 }
 
+int64_t Group::network_bytes() const { return state_->channel ? state_->channel->network_bytes() : 0; }
+
 Work Group::all_gather(at::Tensor out, at::Tensor in, std::string_view what) const {
   at::NoGradGuard no_grad;
   CollectiveCheck check{*state_, Operation::AllGather, what};

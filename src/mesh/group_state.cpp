@@ -95,6 +95,7 @@ void GroupState::fail_with(const Issued& issued, const TransferError& error) {
   incident.timed_out = error.timed_out;
   incident.aborted = error.aborted;
   incident.completed = completed;
+  if (host_names) incident.hosts = *host_names;
   incident.timeout = timeout;
   incident.text = error.what();
   for (int peer : error.peers) incident.peers.push_back(members[peer]);

@@ -27,9 +27,10 @@ struct GroupState {
   std::vector<int> memories;  // of the members: those with the same number share memory
   torch::Device device = torch::kCPU;
   std::chrono::milliseconds timeout{};
-  std::shared_ptr<Transport> transport;  // outlives the channel
-  std::shared_ptr<Monitor> monitor;      // null where there are no other ranks to watch
-  std::unique_ptr<Channel> channel;      // null in a group of one
+  std::shared_ptr<Transport> transport;                        // outlives the channel
+  std::shared_ptr<const std::vector<std::string>> host_names;  // of all mesh ranks; null on one host
+  std::shared_ptr<Monitor> monitor;                            // null where there are no other ranks to watch
+  std::unique_ptr<Channel> channel;                            // null in a group of one
   int monitor_slot = 0;
   std::shared_ptr<Activity> activity;
 

@@ -10,4 +10,7 @@ namespace zero::detail {
 /// that is empty, tells apart ranks that are to be treated as on different hosts.
 std::string host_identity(const std::string& given);
 
+/// For people: what was declared, else the machine's name. One line.
+std::string host_name(const std::string& given);
+
 }  // namespace zero::detail

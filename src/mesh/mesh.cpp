@@ -26,8 +26,9 @@ struct detail::MeshState {
   // Constant after join().
   Rendezvous rendezvous;
   MeshOptions options;
-  std::vector<Axis> axes;  // sizes resolved
-  std::vector<int> hosts;  // of every rank
+  std::vector<Axis> axes;                                      // sizes resolved
+  std::vector<int> hosts;                                      // of every rank
+  std::shared_ptr<const std::vector<std::string>> host_names;  // of every rank; null where all are on one
   torch::Device device = torch::kCPU;
 
   // Destroyed last to first: channels before the monitor and the store.
@@ -113,14 +114,16 @@ void compare_greetings(const std::vector<std::string>& greetings, int rank) {
 /// Where the ranks are, as their greetings say.
 struct Places {
   std::vector<int> hosts;  // of every rank, numbered in the order of ranks
+  std::vector<std::string> names;
   std::shared_ptr<detail::Neighbours> neighbours = std::make_shared<detail::Neighbours>();
 };
 
 std::string place_lines(const std::string& host) {
-  return "\n" + detail::host_identity(host) + "\n" + std::to_string(getpid());
+  return "\n" + detail::host_identity(host) + "\n" + detail::host_name(host) + "\n" +
+         std::to_string(getpid());
 }
 
-// Takes off the two lines that place_lines() gave every greeting.
+// Takes off the three lines that place_lines() gave every greeting.
 Places take_places(std::vector<std::string>& greetings, int rank) {
   Places places;
   std::map<std::string, int> numbers;
@@ -128,9 +131,11 @@ Places take_places(std::vector<std::string>& greetings, int rank) {
   for (std::string& greeting : greetings) {
     const size_t host = std::min(greeting.find('\n'), greeting.size());
     const size_t process = std::max(greeting.rfind('\n'), host);
+    const size_t name = std::min(greeting.find('\n', host + 1), process);
     places.hosts.push_back(
-        numbers.emplace(greeting.substr(host, process - host), static_cast<int>(numbers.size()))
-            .first->second);
+        numbers.emplace(greeting.substr(host, name - host), static_cast<int>(numbers.size())).first->second);
+    places.names.push_back(
+        greeting.substr(std::min(name + 1, process), process - std::min(name + 1, process)));
     processes.push_back(std::atoi(greeting.c_str() + process));
     greeting.resize(host);
   }
@@ -138,6 +143,27 @@ Places take_places(std::vector<std::string>& greetings, int rank) {
   for (size_t other = 0; other < processes.size(); ++other)
     if (places.hosts[other] == here) places.neighbours->add(static_cast<int>(other), processes[other]);
   return places;
+}
+
+// Ranks along "tp" are neighbours, so they share a host where its ranks come one after the other and their
+// number divides it. The same error on all ranks.
+void check_tensor_axis(const MeshState& state) {
+  int inner = 1;  // ranks of the axes behind it
+  const auto is_tensor = [](const Axis& axis) { return axis.name == "tp"; };
+  const auto axis = std::find_if(state.axes.begin(), state.axes.end(), is_tensor);
+  if (axis == state.axes.end() || axis->size == 1 || state.options.tensor_across_hosts) return;
+  for (auto behind = std::next(axis); behind != state.axes.end(); ++behind) inner *= behind->size;
+  for (int rank = 0; rank < std::ssize(state.hosts); ++rank) {
+    const int place = rank / inner % axis->size;
+    const int first = rank - place * inner;
+    if (state.hosts[rank] == state.hosts[first]) continue;
+    fail(ErrorKind::Config, "mesh axes " + axes_text(state.axes),
+         "ranks " + std::to_string(first) + " and " + std::to_string(rank) +
+             " share layers (tp), but are on different hosts: every layer's sums would cross the network",
+         "choose a tp that divides the ranks of each host, start a host's ranks one after the other, or "
+         "permit "
+         "it (parallel.tensor_across_hosts, MeshOptions::tensor_across_hosts)");
+  }
 }
 
 // c10d reports on its log, with a stack, what comes back as an Error anyway. Who wants it sets
@@ -164,9 +190,10 @@ void connect_world(MeshState& state) {
           ErrorKind::Config, "mesh communication",
           "fast is NCCL's, and on " + c10::DeviceTypeName(state.device.type(), /*lower_case=*/true) +
               " transport " + state.options.transport + " adds in rank order",
-          "set communication to exact, or use CUDA devices");
+          "set communication to exact, or use transport auto");
   if (auto hosts = state.transport->imagined_hosts(rendezvous.size)) {
     state.hosts = *std::move(hosts);
+    check_tensor_axis(state);
     return;
   }
   auto store = detail::open_store(rendezvous, timeout);
@@ -174,11 +201,15 @@ void connect_world(MeshState& state) {
   state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   std::string greeting = axes_text(state.axes) + ", transport " + state.options.transport + " on " +
                          c10::DeviceTypeName(state.device.type(), /*lower_case=*/true) + ", communication " +
-                         std::string(to_string(state.options.communication));
+                         std::string(to_string(state.options.communication)) +
+                         (state.options.tensor_across_hosts ? ", tensor_across_hosts" : "");
   auto greetings = detail::meet(state.store, rendezvous, greeting + place_lines(state.options.host), timeout);
   const Places places = take_places(greetings, rendezvous.rank);
   state.hosts = places.hosts;
+  if (*std::max_element(places.hosts.begin(), places.hosts.end()) > 0)
+    state.host_names = std::make_shared<const std::vector<std::string>>(places.names);
   compare_greetings(greetings, rendezvous.rank);
+  check_tensor_axis(state);
   detail::MonitorOptions monitor;
   monitor.rank = rendezvous.rank;
   monitor.keeps_store = rendezvous.rank == 0 && !rendezvous.external_store;
@@ -206,6 +237,7 @@ std::shared_ptr<GroupState> detail::MeshState::group(const std::string& name,
   fresh->timeout = options.timeout;
   fresh->transport = transport;
   fresh->monitor = monitor;
+  fresh->host_names = host_names;
   fresh->activity = activity;
   if (monitor) fresh->monitor_slot = monitor->add_group(name);
   fresh->memories = {0};
@@ -275,6 +307,7 @@ int Mesh::rank() const { return state_->rendezvous.rank; }
 int Mesh::size() const { return state_->rendezvous.size; }
 int Mesh::local_rank() const { return state_->rendezvous.local_rank; }
 torch::Device Mesh::device() const { return state_->device; }
+Communication Mesh::communication() const { return state_->options.communication; }
 const Rendezvous& Mesh::rendezvous() const { return state_->rendezvous; }
 
 std::span<const Axis> Mesh::axes() const { return state_->axes; }

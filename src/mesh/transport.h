@@ -80,6 +80,9 @@ class Channel {
   /// Seconds that its operations have spent inside waits on moving and adding up bytes.
   virtual double worked_s() const { return 0; }
 
+  /// Bytes that this rank has handed to the network, where the channel knows.
+  virtual int64_t network_bytes() const { return 0; }
+
   /// What input_tensor() and common_tensor() promise, where the ranks share memory.
   virtual bool shares_memory() const { return false; }
   virtual at::Tensor empty(int64_t, at::ScalarType) {
@@ -130,9 +133,10 @@ std::shared_ptr<Transport> make_gloo_transport(const TransportOptions& options);
 std::shared_ptr<Transport> make_shm_transport(const TransportOptions& options);
 
 /// `inside` for groups on one host, `across` for groups whose members are all on different ones, and both,
-/// pair by pair, for others. Both are made when the first group needs them.
+/// together (hosts_channel.h), for others. Both are made when the first group needs them.
 using MakeTransport = std::function<std::shared_ptr<Transport>()>;
-std::shared_ptr<Transport> make_hosts_transport(MakeTransport inside, MakeTransport across);
+std::shared_ptr<Transport> make_hosts_transport(MakeTransport inside, MakeTransport across,
+                                                Communication communication);
 
 /// Of a CUDA device. Throws Unsupported, with what is missing, where there is none or NCCL is not there.
 std::shared_ptr<Transport> make_nccl_transport(const TransportOptions& options);

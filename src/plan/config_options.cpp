@@ -94,11 +94,4 @@ bool runs_on_cuda(const ParallelConfig& parallel, int cuda_devices) {
   return parallel.backend == Backend::Nccl || (parallel.backend == Backend::Auto && cuda_devices > 0);
 }
 
-void check_communication(const Config& config, bool on_cuda) {
-  require(config.parallel.communication == Communication::exact || on_cuda, ErrorKind::Config,
-          config.place("parallel.communication"),
-          "parallel.communication: fast is NCCL's, and ranks on CPU add in rank order",
-          "set it to exact, or parallel.backend to nccl");
-}
-
 }  // namespace zero

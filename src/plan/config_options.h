@@ -15,7 +15,4 @@ EngineOptions options_from_config(const Config& config, int ranks);
 /// parallel.backend auto goes by them, nccl needs them, shm and gloo do without.
 bool runs_on_cuda(const ParallelConfig& parallel, int cuda_devices);
 
-/// Throws Config where parallel.communication asks ranks on CPU for NCCL's sums.
-void check_communication(const Config& config, bool on_cuda);
-
 }  // namespace zero

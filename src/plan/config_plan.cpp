@@ -16,7 +16,10 @@ namespace {
 RankPlaces places_of(const Config& config, int ranks, int hosts, int cuda_devices) {
   const bool on_cpu = !runs_on_cuda(config.parallel, cuda_devices);
   const bool by_memory = on_cpu && config.parallel.backend != ParallelConfig::Backend::Gloo;
-  return {.ranks = ranks, .together = by_memory ? ranks / hosts : 1, .on_cpu = on_cpu};
+  return {.ranks = ranks,
+          .together = by_memory ? ranks / hosts : 1,
+          .on_cpu = on_cpu,
+          .communication = config.parallel.communication};
 }
 
 }  // namespace
@@ -54,7 +57,6 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   const EngineOptions options = options_from_config(config, ranks);
   const Dtype dtype = *options.dtype, accumulated = options.accumulation_dtype;
   const RankPlaces places = places_of(config, ranks, hosts, cuda_devices);
-  check_communication(config, !places.on_cpu);
   const OptimizerBytes optimizer = bytes_of_rule(config.optimizer.rule);
 
   ConfigPlan plan;

@@ -35,7 +35,10 @@ RankPlaces dp_places_of(const Config& config, int ranks, int hosts, int cuda_dev
   const bool on_cpu = !runs_on_cuda(config.parallel, cuda_devices);
   const bool by_memory = on_cpu && config.parallel.backend != ParallelConfig::Backend::Gloo;
   const int dp_ranks = ranks / config.parallel.pipeline;
-  return {.ranks = dp_ranks, .together = by_memory ? std::gcd(dp_ranks, ranks / hosts) : 1, .on_cpu = on_cpu};
+  return {.ranks = dp_ranks,
+          .together = by_memory ? std::gcd(dp_ranks, ranks / hosts) : 1,
+          .on_cpu = on_cpu,
+          .communication = config.parallel.communication};
 }
 
 // A forward of a block, per token: two operations an element of its matrices, and four an element of scores.

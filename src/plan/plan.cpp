@@ -12,6 +12,7 @@
 #include "plan/disk_pieces.h"
 #include "plan/disk_plan.h"
 #include "plan/layout.h"
+#include "plan/network_traffic.h"
 #include "plan/rank_bytes.h"
 #include "plan/state_bytes.h"
 #include "plan/traffic.h"
@@ -40,6 +41,9 @@ void check_shards(const EngineOptions& options, const RankPlaces& places) {
   require(places.together >= 1 && places.ranks % places.together == 0, ErrorKind::Config, "together",
           std::to_string(places.together) + " ranks that share memory do not divide " +
               std::to_string(places.ranks) + " ranks");
+  require(places.hosts.empty() || std::ssize(places.hosts) == places.ranks, ErrorKind::Config, "hosts",
+          std::to_string(places.hosts.size()) + " are named for " + std::to_string(places.ranks) + " ranks",
+          "name the host of every rank, or none");
   check_range(options.shard_group_ranks, 0, kMost, "shard_group_ranks");
   const int group = options.shard_group_ranks;
   require(group == 0 || placements_for(options.stage).optimizer == Placement::Shard, ErrorKind::Config,
@@ -346,11 +350,11 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
       purpose += bytes;
       rank.tier_bytes[static_cast<size_t>(tier)] += bytes;
     };
-    bool sharded = plan.placements.parameter != Placement::Replicate;
-    add(rank.parameter_bytes, unit.tiers.parameter,
-        sharded ? unit.shard_numel * itemsize(unit.dtype) : unit.slab_bytes());
-    if (plan.placements.parameter == Placement::Common)
-      rank.common_bytes += unit.slab_bytes() - unit.shard_numel * itemsize(unit.dtype);
+    const bool common = plan.placements.parameter == Placement::Common;
+    const int owners = plan.placements.parameter == Placement::Shard ? plan.shard_ranks : plan.common_ranks;
+    const int64_t own_bytes = unit.slab_bytes() / owners;
+    add(rank.parameter_bytes, unit.tiers.parameter, own_bytes);
+    if (common) rank.common_bytes += unit.slab_bytes() - own_bytes;
     if (!unit.trainable) continue;
     for (const UnitParameter& parameter : unit.parameters)
       rank.largest_gradient_bytes =
@@ -395,6 +399,13 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
   const bool on_disk = uses_disk(options, &StateTiers::parameter);
   plan.placements = placements_for(options.stage, options.share_parameters && shards_share && !on_disk);
   if (on_disk) plan.placements.parameter = Placement::Shard;
+  if (plan.placements.parameter == Placement::Common) plan.common_ranks = plan.shard_ranks;
+  // Over several hosts each keeps one copy of what its ranks would all have.
+  const int neighbours = std::gcd(places.together, plan.shard_ranks);
+  if (options.share_parameters && plan.placements.parameter == Placement::Replicate && neighbours > 1) {
+    plan.placements.parameter = Placement::Common;
+    plan.common_ranks = neighbours;
+  }
   if (options.reduce_once) plan.placements.gradient = Placement::Partial;
   plan.accumulation_dtype = options.accumulation_dtype;
   plan.state = {.gradient_bytes = itemsize(plan.accumulation_dtype),
@@ -429,7 +440,10 @@ RankPlaces RankPlaces::of(std::span<const int> memories, bool on_cpu) {
   int together = ranks;
   for (int rank = 1; rank < ranks; ++rank)
     if (memories[rank] != memories[rank - 1]) together = std::gcd(together, rank);
-  return {.ranks = ranks, .together = together, .on_cpu = on_cpu};
+  return {.ranks = ranks,
+          .together = together,
+          .on_cpu = on_cpu,
+          .hosts = std::vector<int>(memories.begin(), memories.end())};
 }
 
 Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankPlaces& places,
@@ -459,6 +473,7 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
   plan.budget_bytes = resolve_budget(plan, options);
   plan.rank = bytes_of(plan, places.on_cpu);
   add_traffic(plan);
+  if (places.on_cpu) add_network_traffic(plan, places);
   add_disk_traffic(plan);
   return plan;
 }

@@ -142,6 +142,11 @@ std::string to_json(const ConfigPlan& plan) {
   json["stages"] = Json::array();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     Json row = stage_json(plan, stage);
+    if (plan.hosts > 1 && std::ssize(plan.stages[stage].network) == plan.hosts)
+      for (const HostTraffic& host : plan.stages[stage].network) {
+        row["network_bytes_sent_per_step_by_host"].push_back(host.sent_bytes);
+        row["network_bytes_received_per_step_by_host"].push_back(host.received_bytes);
+      }
     row["total_bytes_per_host"] = plan.total_bytes(stage) * plan.host_ranks();
     if (plan.memory_bytes) {
       row["fits"] = plan.total_bytes(stage) <= *plan.memory_bytes;

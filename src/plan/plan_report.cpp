@@ -148,6 +148,22 @@ std::string placement_text(const ConfigPlan& plan) {
   return text;
 }
 
+// Whether hosts are told apart, and not only ranks.
+bool crosses_network(const ConfigPlan& plan) {
+  return plan.hosts > 1 && std::ssize(plan.stages[plan.chosen_stage].network) == plan.hosts;
+}
+
+int64_t most_sent_bytes(const Plan& plan) {
+  int64_t most = 0;
+  for (const HostTraffic& host : plan.network) most = std::max(most, host.sent_bytes);
+  return most;
+}
+int64_t most_received_bytes(const Plan& plan) {
+  int64_t most = 0;
+  for (const HostTraffic& host : plan.network) most = std::max(most, host.received_bytes);
+  return most;
+}
+
 // On what the figures rest.
 std::string notes(const ConfigPlan& plan) {
   std::string text =
@@ -162,11 +178,19 @@ std::string notes(const ConfigPlan& plan) {
         "is written wears a disk out: compare it with what the maker allows.\n";
   if (has_states_in(plan, Tier::Host) && !plan.on_cuda)
     text += "On CPU the host's memory is the ranks' own: offloading to it frees nothing.\n";
-  if (plan.communication == Communication::fast)
+  if (plan.communication == Communication::fast && !plan.on_cuda)
+    text +=
+        "Gradients are summed host by host (parallel.communication fast): other hosts, other last bits.\n";
+  if (plan.communication == Communication::fast && plan.on_cuda)
     text +=
         "Gradients are summed by NCCL (parallel.communication fast), in the type that travels and in an "
         "order\n"
         "of its own: two runs may differ in their last bits.\n";
+  if (crosses_network(plan))
+    text +=
+        "What crosses the network are parameters and gradients; with unlike hosts, those of the host that "
+        "sends\n"
+        "most. Each enters a host once for all of its ranks.\n";
   if (shares(plan))
     text +=
         "The ranks of a host share one copy of the parameters in CPU memory (residency.share): each is\n"
@@ -256,6 +280,13 @@ std::string to_text(const ConfigPlan& plan) {
   table.line("  all-reduced (x2)", [&](size_t s) { return count_or_dash(rank(s).all_reduce_elements); });
   table.line("  total", [&](size_t s) { return count_or_dash(rank(s).traffic_elements()); });
   table.line("  of it padding", [&](size_t s) { return count_or_dash(rank(s).padding_elements); });
+  if (crosses_network(plan)) {
+    table.gap();
+    table.line("Network a host: sent a step",
+               [&](size_t s) { return bytes_or_dash(most_sent_bytes(plan.stages[s])); });
+    table.line("  received a step",
+               [&](size_t s) { return bytes_or_dash(most_received_bytes(plan.stages[s])); });
+  }
   if (is_on_disk(plan)) {
     table.gap();
     table.line("Disk a rank: file", [&](size_t s) { return bytes_or_dash(rank(s).file_bytes); });

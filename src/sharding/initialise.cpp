@@ -225,6 +225,19 @@ void Initialiser::give_buffers_to_module() {
   }
 }
 
+// Every rank has written its part of common memory; of other hosts' parts there is nothing yet.
+void share_initial_values(ShardedModel& model) {
+  if (model.plan.placements.parameter != Placement::Common) return;
+  if (model.common_group.size() == model.shard_group.size())
+    return model.shard_group.barrier("initial values");
+  for (const Unit& unit : model.units) {
+    if (!unit.common.defined()) continue;
+    const auto lease = unit.lend_shard(StateStore::Use::Read);
+    const WaitPlace place("initial values");
+    model.shard_group.all_gather(unit.full, lease[kParameterState], unit.layout.name).wait();
+  }
+}
+
 }  // namespace
 
 void initialise(ShardedModel& model, const NamedBuffers& module_buffers) {
@@ -232,7 +245,7 @@ void initialise(ShardedModel& model, const NamedBuffers& module_buffers) {
   initialiser.take_module_values();
   initialiser.take_values_from_elsewhere();
   initialiser.give_buffers_to_module();
-  if (model.plan.placements.parameter == Placement::Common) model.shard_group.barrier("initial values");
+  share_initial_values(model);
   for (Unit& unit : model.units) {
     if (!unit.full.defined()) continue;
     unit.state = SlabState::Resident;  // built by hand: no all-gather made it so

@@ -55,8 +55,9 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   if (!mesh.device().is_cpu()) at::set_num_threads(at::get_num_threads());
   all = mesh.group("dp");
   describe_parts(model_.spec, mesh, options.parts);
-  plan = make_plan(model_.spec, options, RankPlaces::of(all.memories(), mesh.device().is_cpu()),
-                   bytes_of(optimizer_spec));
+  RankPlaces places = RankPlaces::of(all.memories(), mesh.device().is_cpu());
+  places.communication = mesh.communication();
+  plan = make_plan(model_.spec, options, places, bytes_of(optimizer_spec));
   for (const UnitLayout& unit : plan.units)
     require(!unit.trainable || unit.dtype != Dtype::f64, ErrorKind::Unsupported, unit.name,
             "trainable fp64 parameters would lose precision in the fp32 master copy",
@@ -65,6 +66,7 @@ ShardedModel::ShardedModel(ModelParameters model, const OptimizerSpec& optimizer
   Mesh::Blocks blocks = mesh.split("dp", plan.shard_ranks);
   shard_group = blocks.inner;
   replica_group = blocks.outer;
+  common_group = mesh.split("dp", plan.common_ranks).inner;
 
   for (size_t u = 0; u < plan.units.size(); ++u) {
     first_parameter_.push_back(static_cast<int>(names_.size()));
@@ -145,7 +147,7 @@ void ShardedModel::allocate() {
     unit.shard_is_slice = common || (replicates && !unit.is_on_disk()) || padded_numel == 0;
     if (common)
       unit.common =
-          common_tensor(shard_group, padded_numel, scalar_type_of(unit.layout.dtype), unit.layout.name);
+          common_tensor(common_group, padded_numel, scalar_type_of(unit.layout.dtype), unit.layout.name);
     if (unit.shard_is_slice) {
       const MemoryPurposeScope purpose(MemoryPurpose::Parameters);
       unit.full = common ? unit.common : zeros(padded_numel, unit.options());

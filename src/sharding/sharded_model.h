@@ -86,6 +86,7 @@ class ShardedModel {
   bool saves_masters = true;          // checkpoints hold fp32 masters, not the parameters' narrower values
   Plan plan;
   Group all, shard_group, replica_group;  // along "dp": all of it, and its two parts
+  Group common_group;                     // the ranks that keep common parameters between them
   StateStore states;                      // of the units, by their index
   std::vector<Unit> units;
   std::vector<std::pair<std::string, at::Tensor>> buffers;

@@ -52,6 +52,7 @@ Mesh imagined_mesh(const Config& config, const SimulateOptions& options, c10::De
   rendezvous.port = 1;  // no rank is met there
   MeshOptions mesh;
   mesh.axes = {{"pp", config.parallel.pipeline}, {"dp", -1}, {"tp", config.parallel.tensor}};
+  mesh.tensor_across_hosts = config.parallel.tensor_across_hosts;
   mesh.device = device;
   mesh.own_transport = [of_host](const detail::TransportOptions& transport) {
     return virtual_device::make_virtual_transport_over(make_imagined_ranks(of_host), transport);

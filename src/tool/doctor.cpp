@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -198,17 +199,27 @@ Check clock_check(const Mesh& mesh) {
   return warning_if(apart > kClockDifference_s, "clocks", text, "run an NTP client on every host");
 }
 
+// Ranks of a host that come one after the other share layers and copies; others talk over the network.
+Check order_check(const std::vector<std::string>& hosts) {
+  const std::set<std::string> different(hosts.begin(), hosts.end());
+  size_t changes = 0;
+  for (size_t rank = 1; rank < hosts.size(); ++rank) changes += hosts[rank] != hosts[rank - 1] ? 1 : 0;
+  const bool dealt_out = changes >= different.size();
+  return warning_if(dealt_out, "order of ranks",
+                    std::to_string(different.size()) + " hosts, the ranks of each " +
+                        (dealt_out ? "among those of others" : "one after the other"),
+                    "start a host's ranks one after the other: mpirun --map-by slot, srun -m block");
+}
+
 std::vector<Check> ranks_checks(const Mesh& mesh, const std::string& disk) {
   const std::string host = detail::host_identity("");
   const std::vector<std::string> hosts = detail::gather_text(mesh, mesh.world(), host, "hosts");
   const bool speaks = std::find(hosts.begin(), hosts.end(), host) - hosts.begin() == mesh.rank();
   ordered_json mine = ordered_json::array();
   if (speaks) {
-    char name[256] = {};
-    ::gethostname(name, sizeof name - 1);
+    const std::string name = detail::host_name("");
     for (const Check& check : machine_checks(disk))
-      mine.push_back(
-          {std::string(name) + ": " + check.name, check.value, static_cast<int>(check.level), check.advice});
+      mine.push_back({name + ": " + check.name, check.value, static_cast<int>(check.level), check.advice});
   }
   std::vector<Check> all;
   for (const std::string& text : detail::gather_text(mesh, mesh.world(), mine.dump(), "checks"))
@@ -216,6 +227,8 @@ std::vector<Check> ranks_checks(const Mesh& mesh, const std::string& disk) {
       all.push_back({one[0], one[1], static_cast<Check::Level>(one[2].get<int>()), one[3]});
   all.push_back(
       {std::to_string(mesh.size()) + " ranks", "meet, and gather " + rate_text(gather_rate(mesh)) + " each"});
+  if (std::any_of(hosts.begin(), hosts.end(), [&](const std::string& other) { return other != host; }))
+    all.push_back(order_check(hosts));
   all.push_back(clock_check(mesh));
   return all;
 }

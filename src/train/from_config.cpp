@@ -183,7 +183,7 @@ MeshOptions mesh_options_of(const Config& config) {
   if (p.backend == Backend::Gloo) options.transport = "gloo";
   if (p.backend == Backend::Nccl) options.transport = "nccl";
   options.communication = p.communication;
-  check_communication(config, options.device.is_cuda());
+  options.tensor_across_hosts = p.tensor_across_hosts;
   // A year is for ever, and fits what the transports count in.
   constexpr double kMostSeconds = 365.0 * 24 * 3600;
   const double milliseconds = std::min(p.timeout_s, kMostSeconds) * 1000;

@@ -20,11 +20,10 @@ struct States {
 
 States states_of(const Plan& plan) {
   States states;
-  const bool shards = plan.placements.parameter != Placement::Replicate;
+  const int owners = plan.placements.parameter == Placement::Shard ? plan.shard_ranks : plan.common_ranks;
   const bool whole_gradient = plan.placements.gradient == Placement::Partial && plan.accumulation_steps > 1;
   for (const UnitLayout& unit : plan.units) {
-    in(states.parameters, unit.tiers.parameter) +=
-        shards ? unit.shard_numel * itemsize(unit.dtype) : unit.slab_bytes();
+    in(states.parameters, unit.tiers.parameter) += unit.slab_bytes() / owners;
     if (!unit.trainable) continue;
     in(states.gradients, unit.tiers.gradient) +=
         (whole_gradient ? unit.padded_numel : unit.shard_numel) * plan.state.gradient_bytes;

@@ -256,7 +256,9 @@ std::vector<RankResult> collect_ranks(int n, const std::function<void(Mesh)>& bo
   if (place.prepare && options.mesh.device.is_cpu()) place.prepare(there);
   const auto in_rank = [&](const Rendezvous& rendezvous) {
     if (place.begin_rank) place.begin_rank();
-    body(Mesh::join(rendezvous, there.mesh));
+    MeshOptions own = there.mesh;
+    if (!options.hosts.empty()) own.host = options.hosts.at(static_cast<size_t>(rendezvous.rank));
+    body(Mesh::join(rendezvous, own));
     if (place.end_rank) place.end_rank();
   };
   return collect_processes(n, in_rank, options);

@@ -29,6 +29,7 @@ struct RankOptions {
   std::chrono::milliseconds timeout{
       std::chrono::seconds(270)};  // of the whole run; then all ranks are killed, before ctest ends the test
   MeshOptions mesh;                // axes, collective timeout (here 30 s), transport ($ZERO_TEST_TRANSPORT)
+  std::vector<std::string> hosts;  // of each rank, as MeshOptions::host; empty: all on one
   std::map<int, int> exits;  // rank -> exit status a test expects (128 + n for signal n); 0 where not named
 };
 

@@ -8,6 +8,7 @@
 #define USE_C10D_GLOO
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "mesh/sigpipe.h"
@@ -107,6 +108,8 @@ class GlooChannel final : public Channel {
     return transfer;
   }
 
+  int64_t network_bytes() const override { return sent_bytes_; }
+
  private:
   static char* bytes(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
@@ -123,6 +126,7 @@ class GlooChannel final : public Channel {
   }
 
   void send_from(GlooTransfer& transfer, char* data, size_t count, int peer, int tag) {
+    sent_bytes_ += static_cast<int64_t>(count);
     start(transfer, peer, [&] {
       auto tensors = as_bytes(data, count);
       return backend_->send(tensors, peer, tag);
@@ -139,6 +143,7 @@ class GlooChannel final : public Channel {
   template <typename Start>
   void start(GlooTransfer& transfer, int peer, Start begin) {
     SigpipeBlock block;
+    const std::lock_guard lock(mutex_);  // c10d counts what it is given
     try {
       transfer.add(peer, begin());
     } catch (const std::exception& e) {
@@ -149,6 +154,8 @@ class GlooChannel final : public Channel {
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
   int rank_, size_;
+  std::mutex mutex_;
+  std::atomic<int64_t> sent_bytes_{0};
 };
 
 class GlooTransport final : public Transport {
