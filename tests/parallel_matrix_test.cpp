@@ -3,12 +3,18 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "mesh/transport.h"
 #include "plan/stage_balance.h"
+#include "support/late_transport.h"
 #include "support/named_tensors.h"
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
@@ -129,7 +135,10 @@ struct Trained {
   }
 
   // What is dropped follows from step and micro-batch.
-  void seed(int micro) { model->set_dropout_seed(static_cast<uint64_t>(1000 * step_number + micro)); }
+  void seed(int micro) {
+    if (trouble) trouble(micro);
+    model->set_dropout_seed(static_cast<uint64_t>(1000 * step_number + micro));
+  }
 
   /// The mean loss of all rows, and the norm.
   std::pair<double, double> step() {
@@ -160,11 +169,12 @@ struct Trained {
   zero::TensorParallel parallel;
   std::unique_ptr<Pipeline> pipeline;
   int step_number = 0;
+  std::function<void(int micro)> trouble;  // in each stage's forward
 };
 
 using Values = std::map<std::string, std::string>;
 
-Values course_of(const Case& one) {
+Values course_of(const Case& one, const RankOptions& options) {
   return named_of(run_ranks(
       one.ranks(),
       [&](const Mesh& mesh) {
@@ -183,8 +193,10 @@ Values course_of(const Case& one) {
         const zero::TensorParallelReport report = trained.parallel.report();
         EXPECT_TRUE(report.gathered.empty()) << name_of(one) << " " << report.gathered.begin()->first;
       },
-      mesh_of(one)));
+      options));
 }
+
+Values course_of(const Case& one) { return course_of(one, mesh_of(one)); }
 
 /// One process, of as many micro-batches.
 const Values& course_alone(const Case& one) {
@@ -258,6 +270,39 @@ TEST(ParallelMatrix, PipelinesAloneHaveItsBits) {
     EXPECT_TRUE(at::allclose(found_norms, norms(expected), 1e-13, 0)) << name_of(one);
     EXPECT_EQ(differences(found, expected), "") << name_of(one);
   }
+}
+
+TEST(ParallelMatrix, DelaysAtEveryOperationChangeNothing) {
+  for (const Case& one :
+       {Case{"gpt2", 1, 2, 2, 3, "zb-v", true, 2}, Case{"llama", 2, 1, 2, 2, "zb-h1", false, 2}}) {
+    RankOptions late = mesh_of(one);
+    late.mesh.own_transport = [](const zero::detail::TransportOptions& options) {
+      return std::make_shared<LateTransport>(zero::detail::make_shm_transport(options),
+                                             std::chrono::microseconds(400));
+    };
+    EXPECT_EQ(differences(course_of(one, late), course_of(one)), "") << name_of(one);
+  }
+}
+
+TEST(ParallelMatrix, ARankThatDiesIsNamedWithItsPlace) {
+  const Case one{"gpt2", 2, 2, 2, 3, "1f1b", true, 4};
+  const auto results = collect_ranks(
+      one.ranks(),
+      [&](const Mesh& mesh) {
+        Trained trained(one, mesh);
+        trained.step();
+        trained.trouble = [&](int micro) {
+          if (mesh.rank() == 7 && micro == 2) _exit(9);
+        };
+        trained.step();
+      },
+      mesh_of(one));
+  EXPECT_EQ(results[7].exit, 9);
+  for (size_t rank = 0; rank < 7; ++rank) EXPECT_EQ(results[rank].exit, 1) << rank;
+  // Its neighbours along the pipeline and among the ranks that share its layers wait for it.
+  for (const size_t rank : {3u, 6u})
+    EXPECT_NE(results[rank].error.find("rank 7 (pp 1, dp 1, tp 1)"), std::string::npos)
+        << results[rank].error;
 }
 
 // All of a checkpoint's tensors but what is a rank's own.

@@ -72,6 +72,34 @@ TEST(ParallelRuns, HaveTheCourseOfOneRank) {
   }
 }
 
+TEST(ParallelRuns, TakeAdaptersAndScaledLosses) {
+  const SmallRun small;
+  const std::map<std::string, Settings> kinds{
+      {"adapters",
+       {"lora.rank=2", R"(lora.targets=["*.c_attn","*.c_proj"])", "checkpoint.trainable_only=true"}},
+      {"fp16", {R"(fp16={"enabled":true,"loss_scale":128})"}},
+      {"overflow", {R"(fp16={"enabled":true,"initial_scale_power":30,"hysteresis":1})"}}};
+  for (const auto& [kind, settings] : kinds) {
+    const Settings run = with(kRun, settings);
+    train_on_mesh(1, small.config(1, run, kind + " alone"));
+    train_on_mesh(4, small.config(4, with(run, mesh_settings(2, 2, "zb-h1", true)), kind));
+    const auto lines = testing::metrics_of(small.path() / kind),
+               expected = testing::metrics_of(small.path() / (kind + " alone"));
+    ASSERT_EQ(lines.size(), expected.size()) << kind;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      if (!lines[i].contains("loss")) continue;
+      const double near = kind == "adapters" ? 2e-4 : 2e-2;
+      EXPECT_NEAR(lines[i]["loss"].get<double>(), expected[i]["loss"].get<double>(), near)
+          << kind << " " << i;
+      EXPECT_EQ(lines[i].value("loss_scale", 1.0), expected[i].value("loss_scale", 1.0)) << kind << " " << i;
+      // Every scale that six steps come to is too large: nothing changes on any rank.
+      EXPECT_EQ(lines[i].value("skipped", false), kind == "overflow") << kind << " " << i;
+    }
+    EXPECT_EQ(std::filesystem::exists(small.path() / kind / "adapter/adapter_model.safetensors"),
+              kind == "adapters");
+  }
+}
+
 TEST(ParallelRuns, GoOnOnAnyOtherMesh) {
   const SmallRun small;
   const Settings saves = with(kRun, {"checkpoint.interval_steps=1", "checkpoint.keep_last=0"});

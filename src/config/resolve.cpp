@@ -78,11 +78,8 @@ void check_pipeline(const Config& c) {
             std::string(key) + ": not with parallel.pipeline " + to_string(c.parallel.pipeline) + " yet",
             remedy);
   };
-  refuse(c.precision.fp16, "fp16.enabled", "train in bf16");
   refuse(!c.precision.fp32_parameters.empty(), "precision.fp32", "train all parameters in one type");
   refuse(c.precision.autocast, "torch_autocast.enabled", "train in bf16 (bf16.enabled)");
-  refuse(c.lora.rank > 0, "lora.rank", "train adapters without a pipeline");
-  refuse(c.checkpoint.trainable_only, "checkpoint.trainable_only", "save frozen parameters too");
   refuse(c.offload.is_auto(), "offload", "say where each kind of state is");
   refuse(c.recompute.every == kRecomputeAuto, "activation_checkpointing.recompute",
          "recompute all blocks, or every k-th");

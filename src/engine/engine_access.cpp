@@ -35,11 +35,14 @@ void in_round(EngineState& state, bool is_last, Work work) {
 
 std::unique_ptr<Engine> EngineAccess::make(ModelParameters parameters, const OptimizerSpec& optimizer,
                                            const EngineOptions& options, const Mesh& mesh) {
-  // Portions of backward begin with gradients that the engine never sees.
-  require(!options.loss_scaling, ErrorKind::Unsupported, "pipeline", "its losses are not scaled",
-          "leave EngineOptions::loss_scaling out and train in bf16");
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<EngineState>(std::move(parameters), optimizer, options, mesh)));
+}
+
+double EngineAccess::scale_losses(Engine& engine) {
+  EngineState& state = *engine.state_;
+  if (state.scaler) state.model.loss_scale = state.scaler->scale();
+  return state.model.loss_scale;
 }
 
 void EngineAccess::accumulate(Engine& engine, const std::vector<at::Tensor>& outputs,

@@ -15,6 +15,10 @@ struct EngineAccess {
                                       const EngineOptions& options, const Mesh& mesh);
   static EngineState& state(Engine& engine) { return *engine.state_; }
 
+  /// What the losses of the step that begins are to be multiplied by: 1 without loss scaling. What is seen of
+  /// the step's gradients is divided by it again. The same on all ranks of a mesh.
+  static double scale_losses(Engine& engine);
+
   /// Runs `backward`, which may take autograd over any part of what forwards have recorded since the last
   /// step; `outputs` are where it begins. What arrives at parameters is added to this rank's sums, and sent
   /// by finish() alone: for plans that reduce once. A parameter's portions must come in the order of their

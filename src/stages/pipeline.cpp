@@ -1,6 +1,7 @@
 #include "zero/pipeline.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -119,6 +120,7 @@ struct Pipeline::State {
   std::unique_ptr<TiedSums> tied;
   std::map<std::pair<int, int>, UnderWay> under_way;  // by stage and micro-batch
   at::Tensor losses;                                  // fp64, by micro-batch; on the last stage's rank
+  double loss_scale = 1;                              // of the step under way
   uint64_t pass = 0;                                  // of training, for seeds
 };
 
@@ -208,7 +210,7 @@ void Pipeline::State::backward(int stage, int micro_batch, bool splits) {
     if (!output.defined() || !output.requires_grad()) continue;
     if (!is_last(stage) && !arrived.at(i).tensor.defined()) continue;
     roots.push_back(output);
-    gradients.push_back(is_last(stage) ? at::ones_like(output) : arrived[i].tensor);
+    gradients.push_back(is_last(stage) ? at::full_like(output, loss_scale) : arrived[i].tensor);
   }
   for (size_t i = 0; i < mine.inputs.size(); ++i) {
     const at::Tensor& input = mine.inputs[i].tensor;
@@ -309,6 +311,7 @@ at::Tensor Pipeline::train(const Input& input, const Loss& loss) {
   state.together([&] {
     state.losses =
         at::zeros({state.options.micro_batches}, at::TensorOptions(state.mesh.device()).dtype(at::kDouble));
+    state.loss_scale = EngineAccess::scale_losses(*state.engine);
     for (const Action& action : state.places.own_actions()) state.run(action, input, loss);
     EngineAccess::finish(*state.engine, state.tied->totals());
     state.places.finish();

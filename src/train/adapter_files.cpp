@@ -1,7 +1,12 @@
 #include "train/adapter_files.h"
 
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
 #include "base/output_file.h"
 #include "hf/adapter.h"
+#include "mesh/agree.h"
 #include "train/checkpoint_metadata.h"
 #include "zero/error.h"
 #include "zero/model_spec.h"
@@ -16,6 +21,34 @@ void collect_adapters(const ModuleSpec& module, std::vector<ParameterSpec>& adap
 }
 
 }  // namespace
+
+std::map<std::string, std::vector<float>> joined_along_pipeline(
+    const Mesh& mesh, std::map<std::string, std::vector<float>> values) {
+  const auto axes = mesh.axes();
+  if (std::none_of(axes.begin(), axes.end(),
+                   [](const Axis& axis) { return axis.name == "pp" && axis.size > 1; }))
+    return values;
+  // A line for each, its name and its number of elements, and behind all lines the elements.
+  std::string lines, numbers;
+  for (const auto& [name, held] : values) {
+    lines += name + " " + std::to_string(held.size()) + "\n";
+    numbers.append(reinterpret_cast<const char*>(held.data()), held.size() * sizeof(float));
+  }
+  const Group pipeline = mesh.group("pp");
+  const auto all_lines = detail::gather_text(mesh, pipeline, lines, "adapters"),
+             all_numbers = detail::gather_text(mesh, pipeline, numbers, "adapters");
+  for (size_t rank = 0; rank < all_lines.size(); ++rank) {
+    std::istringstream text(all_lines[rank]);
+    std::string name;
+    size_t at = 0;
+    for (size_t numel = 0; text >> name >> numel; at += numel * sizeof(float)) {
+      std::vector<float>& held = values[name];
+      held.resize(numel);
+      std::memcpy(held.data(), all_numbers[rank].data() + at, numel * sizeof(float));
+    }
+  }
+  return values;
+}
 
 void write_adapters(const std::filesystem::path& directory, const Config& config,
                     const std::map<std::string, std::vector<float>>& values) {

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -367,12 +368,15 @@ void Trainer::save(bool evaluation_due, bool is_last) {
 }
 
 void Trainer::save_adapters() {
-  std::map<std::string, std::vector<float>> values;  // on rank 0
+  std::map<std::string, std::vector<float>> values;
+  const std::vector<std::string> held = training_.engine().parameter_names();
   for (const std::string& name : trained_names_of(config_)) {
+    if (std::find(held.begin(), held.end(), name) == held.end()) continue;  // another stage's
     const at::Tensor full = parallel_.whole_of(name, training_.engine().full_parameter(name)).contiguous();
     const float* first = full.const_data_ptr<float>();
-    if (mesh_.rank() == 0) values.emplace(name, std::vector<float>(first, first + full.numel()));
+    values.emplace(name, std::vector<float>(first, first + full.numel()));
   }
+  values = training::joined_along_pipeline(mesh_, std::move(values));
   detail::together(mesh_, "adapters", [&] {
     if (mesh_.rank() == 0)
       training::write_adapters(paths_.run / training::kAdapterDirectory, config_, values);
