@@ -47,15 +47,17 @@ TEST(StochasticRounding, KernelsAgreeAndAnElementsBitsDependOnItsNumberAlone) {
   const auto expected = rounded(*zero::kernels::available_kernels().front(), values, {77});
   for (const auto* set : zero::kernels::available_kernels()) {
     EXPECT_EQ(rounded(*set, values, {77}), expected) << set->name;
-    const auto end = rounded(*set, {values.begin() + 1234, values.end()}, {77}, 1234);
-    EXPECT_TRUE(std::equal(end.begin(), end.end(), expected.begin() + 1234)) << set->name;
+    for (const int64_t from : {1234, 1235}) {
+      const auto end = rounded(*set, {values.begin() + from, values.end()}, {77}, from);
+      EXPECT_TRUE(std::equal(end.begin(), end.end(), expected.begin() + from)) << set->name << from;
+    }
   }
   EXPECT_EQ(expected[17], 0x7fc0);
   EXPECT_EQ(expected[18], 0xff80);
   EXPECT_EQ(expected[19], 0x8000);
   EXPECT_NE(rounded(*zero::kernels::available_kernels().front(), values, {78}), expected);
-  // Across 2^32, where the numbers' upper half changes.
-  constexpr int64_t kFar = (int64_t{1} << 32) - 100;
+  // Across 2^33, where the pairs' numbers no longer fit 32 bits.
+  constexpr int64_t kFar = (int64_t{1} << 33) - 100;
   const std::vector<float> same(200, 1.001F);
   const auto far = rounded(zero::kernels::best_kernels(), same, {5}, kFar);
   const auto cut = rounded(zero::kernels::best_kernels(), std::vector<float>(100, 1.001F), {5}, kFar + 100);

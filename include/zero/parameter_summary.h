@@ -23,7 +23,7 @@ struct ParameterSummary {
   double lr = 0;             // absolute, or the base rate scaled; before the schedule
   double weight_decay = 0;   // what of it counts: 0 where the rule does not decay such a parameter
   Dtype dtype = Dtype::f32;  // of the parameter
-  std::string master;        // "fp32", "16 bits more", "itself", "itself, rounded stochastically"; "": frozen
+  std::string master;        // "fp32", "16 bits more", "itself", "none, rounded"; "": frozen
   bool operator==(const ParameterSummary&) const = default;
 };
 

@@ -305,35 +305,46 @@ void join(const uint16_t* halves, const Remainder* remainders, float* masters, i
   for (int64_t i = whole; i < count; ++i) masters[i] = Scalar::load_split(halves + i, remainders + i);
 }
 
-/// 16 bits of an element: murmur3's finaliser (Appleby) over a counter, with half of the key on the way and a
-/// third round after it.
-inline uint32_t random_half(uint32_t number, uint32_t low, uint32_t high) {
-  uint32_t x = number * 0x9e3779b1U + low;
+/// The random bits of two elements, 16 each: murmur3's finaliser (Appleby) over their pair's number, with
+/// half of the key on the way and a third round after it.
+inline uint32_t random_word(uint32_t pair, uint32_t low, uint32_t high) {
+  uint32_t x = pair * 0x9e3779b1U + low;
   x = (x ^ (x >> 16)) * 0x85ebca6bU;
   x = ((x ^ (x >> 13)) + high) * 0xc2b2ae35U;
   x = (x ^ (x >> 16)) * 0x7feb352dU;
-  return (x ^ (x >> 15)) & 0xffffU;
+  return x ^ (x >> 15);
 }
 
-/// Of elements whose numbers have the same upper half, which is in the key.
-inline void round_run(const float* values, uint16_t* halves, int64_t count, uint64_t key, uint32_t first) {
+constexpr int64_t kRoundedAtATime = 2048;
+
+/// At most kRoundedAtATime elements, from the first or the second one of a pair on.
+inline void round_run(const float* values, uint16_t* halves, int64_t count, uint64_t key, uint32_t pair,
+                      bool is_odd) {
   const auto low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+  uint32_t words[kRoundedAtATime / 2 + 1];
+  uint16_t random[kRoundedAtATime + 2];
+  const auto pairs = static_cast<uint32_t>((count + (is_odd ? 1 : 0) + 1) / 2);
+  for (uint32_t i = 0; i < pairs; ++i) words[i] = random_word(pair + i, low, high);
+  std::memcpy(random, words, pairs * sizeof *words);
+  const uint16_t* const here = random + (is_odd ? 1 : 0);
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = bits_of(values[i]), magnitude = bits & 0x7fffffffU;
-    const uint32_t moved = (bits + random_half(first + static_cast<uint32_t>(i), low, high)) >> 16;
+    const uint32_t bits = bits_of(values[i]);
+    const uint32_t moved = (bits + here[i]) >> 16;
     // Infinity has nothing to cut off; a NaN is the quiet one.
-    halves[i] = static_cast<uint16_t>(magnitude > kInfinityBits ? uint32_t{kBf16Nan} : moved);
+    halves[i] = static_cast<uint16_t>((bits & 0x7fffffffU) > kInfinityBits ? uint32_t{kBf16Nan} : moved);
   }
 }
 
+/// A pair's number has 32 bits; its upper half is mixed into the key.
 inline void round_randomly(const float* values, uint16_t* halves, int64_t count, const RoundingKey& key,
                            int64_t first) {
-  constexpr int64_t kRun = int64_t{1} << 32;
+  constexpr int64_t kPairs = int64_t{1} << 32;
   for (int64_t i = 0; i < count;) {
-    const int64_t at = first + i, run = std::min(count - i, kRun - at % kRun);
-    const uint64_t mixed = at / kRun == 0 ? key.bits : mix_bits(key.bits + static_cast<uint64_t>(at / kRun));
-    round_run(values + i, halves + i, run, mixed, static_cast<uint32_t>(at % kRun));
-    i += run;
+    const int64_t at = first + i, run = at / (2 * kPairs), in_run = at % (2 * kPairs);
+    const int64_t part = std::min({count - i, kRoundedAtATime, 2 * kPairs - in_run});
+    const uint64_t mixed = run == 0 ? key.bits : mix_bits(key.bits + static_cast<uint64_t>(run));
+    round_run(values + i, halves + i, part, mixed, static_cast<uint32_t>(in_run / 2), in_run % 2 != 0);
+    i += part;
   }
 }
 
