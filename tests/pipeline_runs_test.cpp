@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/disk_directory.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/small_run.h"
@@ -141,6 +142,24 @@ TEST_P(PipelineRuns, AreThoseWithoutAPipeline) {
             small.config(one.ranks * one.dp, joined(at_stage(one.stage), through(one.ranks, one.schedule)),
                          "piped"));
   expect_same_run(small.path() / "piped", small.path() / "alone");
+}
+
+TEST(PipelineRuns, PutActivationsAway) {
+  const SmallRun small;
+  const testing::DiskDirectory disk;
+  const Overrides away{"activation_checkpointing.offload=disk",
+                       "activation_checkpointing.offload_path=" + disk.path().string()};
+  // Wide enough for its tensors to be worth moving.
+  const Overrides wide = joined(kBase, {"model.width=64", "train_batch_size=48", "run.steps=3"});
+  train_run(1, small.config(1, joined(wide, {"zero_optimization.stage=1"}), "alone"));
+  const std::map<std::string, Overrides> ways{{"away", {}},
+                                              {"recomputed", {"activation_checkpointing.recompute=2"}}};
+  for (const auto& [name, recomputed] : ways) {
+    train_run(2, small.config(2, joined(joined(wide, through(2, "zb-v")), joined(away, recomputed)), name));
+    expect_same_run(small.path() / name, small.path() / "alone");
+    ASSERT_FALSE(HasFatalFailure());
+    EXPECT_GT(metrics_of(small.path() / name).front()["disk"]["written_bytes"].get<int64_t>(), 0) << name;
+  }
 }
 
 TEST(PipelineRuns, GoOnOnAnyOtherMesh) {
