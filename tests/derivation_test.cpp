@@ -179,6 +179,7 @@ int64_t nbytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor
 void expect_held(const Plan& said, detail::ShardedModel& model) {
   EXPECT_EQ(model.shard_group.size(), said.shard_ranks);
   EXPECT_EQ(model.replica_group.size(), said.replica_ranks);
+  EXPECT_EQ(model.common_group.size(), said.common_ranks);
   int64_t parameters = 0, shards = 0, masters = 0, gradients = 0, states = 0;
   const auto lent = [&](const detail::Unit& unit, std::string_view kind) {
     return model.states.lend(unit.index, {kind}, StateStore::Use::Read)[kind];
@@ -188,7 +189,10 @@ void expect_held(const Plan& said, detail::ShardedModel& model) {
     EXPECT_EQ(unit.common.defined(),
               said.placements.parameter == Placement::Common && unit.layout.padded_numel > 0);
     const bool whole = unit.full.defined() && !unit.common.defined();
-    parameters += nbytes_of(whole ? unit.full : lent(unit, kParameterState));
+    if (unit.common.defined())
+      parameters += nbytes_of(unit.common) / said.common_ranks;
+    else
+      parameters += nbytes_of(whole ? unit.full : lent(unit, kParameterState));
     if (!unit.shard_is_slice) shards += nbytes_of(lent(unit, kParameterState));
     EXPECT_EQ(unit.shard_is_slice, unit.full.defined());
     if (!unit.layout.trainable) continue;
