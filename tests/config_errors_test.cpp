@@ -204,7 +204,6 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"amp": {"enabled": true}})",
       R"({"gradient_allreduce_op": "sum"})",
       R"({"managed_gradient_accumulation": false})",
-      R"({"activation_checkpointing": {"partition_activations": true}})",
       R"({"flops_profiler": {"enabled": true}})",
       R"({"tensor_parallel": {"tp_overlap_comm": true}})",
       R"({"elasticity": {"enabled": true}})",

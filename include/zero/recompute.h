@@ -26,6 +26,9 @@ struct RecomputeOptions {
   bool preserve_random_state = true;
   /// Inputs on a device wait for backward in pinned memory of the host. Those on the CPU stay where they are.
   bool inputs_on_host = false;
+  /// Of inputs that all ranks of a tensor-parallel module hold alike each keeps its part, which are gathered
+  /// over the "tp" axis before fn is called again. Elsewhere, and of inputs that are cut, nothing changes.
+  bool partition_inputs = false;
 };
 
 using TensorFunction = std::function<at::Tensor(const at::Tensor&)>;
@@ -42,7 +45,8 @@ using TensorsFunction = std::function<std::vector<at::Tensor>(const std::vector<
 ///
 /// Backward throws Usage, naming `options.name`, where an input or a parameter was written in place since the
 /// first time, where the tensors that fn saves have other shapes, types or devices than then or are fewer,
-/// and where fn throws (an Error stays as it is).
+/// and where fn throws (an Error stays as it is). Inside a tensor-parallel forward (tensor_parallel.h) the
+/// second call is one, too: its collectives come in the same order on all ranks.
 at::Tensor recompute(TensorFunction fn, const at::Tensor& input, const RecomputeOptions& options = {});
 /// With several inputs and outputs.
 std::vector<at::Tensor> recompute(TensorsFunction fn, const std::vector<at::Tensor>& inputs,

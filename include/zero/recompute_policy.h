@@ -31,6 +31,8 @@ struct RecomputePolicy {
   std::string path = {};
   /// Disk: memory that passes values on, each way (ActivationStoreOptions::buffer_bytes).
   int64_t buffer_bytes = 64LL << 20;
+  /// Of the input of a recomputed block each tensor-parallel rank keeps its part (RecomputeOptions).
+  bool partition_inputs = false;
   bool operator==(const RecomputePolicy&) const = default;
 
   /// Of a policy that is not auto.

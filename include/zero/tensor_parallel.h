@@ -109,6 +109,7 @@ class TensorParallel {
 
    private:
     std::shared_ptr<detail::TensorAxis> axis_;
+    std::shared_ptr<void> context_;
   };
 
   std::shared_ptr<detail::TensorAxis> axis_;

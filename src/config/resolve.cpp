@@ -98,11 +98,6 @@ void check_ranks(const Config& c, int ranks) {
       c.parallel.tensor > 1 || !c.parallel.sequence, ErrorKind::Config, c.place("parallel.sequence"),
       "parallel.sequence: the sequence is cut over the ranks that share a layer, and parallel.tensor is 1",
       "set parallel.tensor, or remove the key");
-  require(
-      c.parallel.tensor == 1 || c.recompute.every == kRecomputeNone, ErrorKind::Unsupported,
-      c.place("parallel.tensor"),
-      "parallel.tensor: expected 1, got " + to_string(c.parallel.tensor) + ", with activation checkpointing",
-      "remove one of the two");
   const bool mixes = c.precision.autocast || !c.precision.fp32_parameters.empty();
   require(c.parallel.tensor == 1 || !mixes, ErrorKind::Unsupported, c.place("parallel.tensor"),
           "parallel.tensor: expected 1, got " + to_string(c.parallel.tensor) +
@@ -192,12 +187,29 @@ int data_ranks(const Config& config, int ranks) {
   return ranks / config.parallel.tensor / config.parallel.pipeline;
 }
 
+namespace {
+
+// DeepSpeed's files have it whether or not there is something to cut.
+void note_whole_inputs(Config& c) {
+  constexpr const char* kKey = "activation_checkpointing.partition_activations";
+  if (!c.recompute.partition_inputs || (c.parallel.tensor > 1 && !c.parallel.sequence)) return;
+  const std::string why = c.parallel.sequence ? "parallel.sequence has cut what a block begins from"
+                                              : "parallel.tensor is 1, so no other rank has a block's input";
+  const std::string place = c.place(kKey);
+  const std::string note = (place.empty() ? "" : place + ": ") + kKey + " has no effect here: " + why;
+  std::vector<std::string>& notes = c.origin.notes;
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+}
+
+}  // namespace
+
 Config resolve(Config config, int ranks) {
   // A Config made or changed by a program has been checked by nobody: reading its JSON checks every value.
   parse_config(to_json(config), "configuration as printed by to_json");
   check_ranks(config, ranks);
   resolve_batch(config, data_ranks(config, ranks));
   config::derive(config);
+  note_whole_inputs(config);
   return config;
 }
 

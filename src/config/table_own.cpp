@@ -274,7 +274,6 @@ Format<int64_t> recompute_policy() {
 // DeepSpeed's section, in which the model's code says what is recomputed; of our models the key recompute
 // does.
 Row activation_checkpointing_row() {
-  const std::vector<Json> no{false};
   return section<Config>(
       "activation_checkpointing",
       {field("recompute", ZERO_AT(recompute.every), recompute_policy(),
@@ -296,10 +295,15 @@ Row activation_checkpointing_row() {
              "memory that activations on a disk pass through, each way"),
        field("cpu_checkpointing", ZERO_AT(recompute.inputs_on_host), boolean(),
              "inputs of recomputed blocks on a device wait in memory of the host"),
-       off("partition_activations", no, "a recomputed block's input is whole on every rank"),
-       off("contiguous_memory_optimization", no, "the allocator leaves no gaps that this would close"),
-       hint<std::optional<int64_t>>("number_checkpoints", nullable(integer(1)), std::nullopt,
-                                    "the size of a buffer that is not needed"),
+       field("partition_activations", ZERO_AT(recompute.partition_inputs), boolean(),
+             "parallel.tensor: of a recomputed block's input each rank of a layer keeps its part, which are "
+             "gathered in backward"),
+       hint("contiguous_memory_optimization", boolean(), false,
+            "inputs that wait are tensors of their own, of one size, which the allocator gives again"),
+       hint<std::optional<int64_t>>(
+           "number_checkpoints", nullable(integer(1)), std::nullopt,
+           "the length of contiguous_memory_optimization's buffer; recompute says how "
+           "many blocks keep their input alone"),
        hint("synchronize_checkpoint_boundary", boolean(), false, "kernels are ordered by their streams"),
        hint("profile", boolean(), false, "a trace shows every unit (zero train --trace)")});
 }

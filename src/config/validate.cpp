@@ -141,6 +141,9 @@ void check_recompute(const Config& c, Checks& checks) {
                 "null unless recompute is \"auto\"", to_string(r.memory_bytes));
   checks.expect(!r.inputs_on_host || r.every != kRecomputeNone, "activation_checkpointing.cpu_checkpointing",
                 "false where nothing is recomputed", "true", "set activation_checkpointing.recompute");
+  checks.expect(!r.partition_inputs || r.every != kRecomputeNone || c.parallel.tensor == 1,
+                "activation_checkpointing.partition_activations", "false where nothing is recomputed", "true",
+                "set activation_checkpointing.recompute");
   checks.expect(is_auto || r.tier != ActivationTier::Auto, "activation_checkpointing.offload",
                 "\"none\", \"host\" or \"disk\" unless recompute is \"auto\"", "\"auto\"",
                 "set activation_checkpointing.recompute to \"auto\", or name the tier");

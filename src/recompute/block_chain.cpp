@@ -18,6 +18,7 @@
 #include "recompute/chain_plan.h"
 #include "recompute/region.h"
 #include "recompute/stopwatch.h"
+#include "seam/tensor_holder.h"
 #include "zero/error.h"
 #include "zero/mesh.h"
 #include "zero/recompute.h"
@@ -83,8 +84,11 @@ std::string name_of(int64_t first, int64_t last) {
                        : "blocks " + std::to_string(first) + " to " + std::to_string(last);
 }
 
-RecomputeOptions options_for(int64_t first, int64_t last, bool inputs_on_host) {
-  return {.name = name_of(first, last), .preserve_random_state = true, .inputs_on_host = inputs_on_host};
+RecomputeOptions options_for(int64_t first, int64_t last, const RecomputePolicy& policy) {
+  return {.name = name_of(first, last),
+          .preserve_random_state = true,
+          .inputs_on_host = policy.inputs_on_host,
+          .partition_inputs = policy.partition_inputs};
 }
 
 at::Tensor run_parts(at::Tensor x, const Parts& parts, const Block& block, const RecomputePolicy& policy,
@@ -97,20 +101,19 @@ at::Tensor run_parts(at::Tensor x, const Parts& parts, const Block& block, const
       continue;
     }
     const auto run = [=](const at::Tensor& in) { return run_parts(in, part.inside, block, policy, nullptr); };
-    x = recompute(run, x, options_for(part.first, part.last, policy.inputs_on_host));
+    x = recompute(run, x, options_for(part.first, part.last, policy));
   }
   return x;
 }
 
-at::Tensor run_measured(const at::Tensor& x, int64_t index, const Block& block, bool inputs_on_host,
+at::Tensor run_measured(const at::Tensor& x, int64_t index, const Block& block, const RecomputePolicy& policy,
                         const std::shared_ptr<BlockChain::Measured>& measured) {
   const auto run = [=](const std::vector<at::Tensor>& in) {
     return std::vector<at::Tensor>{block(in[0], index)};
   };
   const std::vector<at::Tensor> inputs{x};
   const at::Device device = x.device();
-  const auto region =
-      std::make_shared<detail::Region>(run, inputs, options_for(index, index, inputs_on_host));
+  const auto region = std::make_shared<detail::Region>(run, inputs, options_for(index, index, policy));
   region->observe(
       [=] {
         detail::wait_for(device);
@@ -122,7 +125,7 @@ at::Tensor run_measured(const at::Tensor& x, int64_t index, const Block& block, 
       });
   at::Tensor y;
   const double forward_s = detail::seconds_of(device, [&] { y = region->run(inputs)[0]; });
-  measured->tell(index, forward_s, static_cast<int64_t>(x.nbytes()));
+  measured->tell(index, forward_s, static_cast<int64_t>(detail::held_by(x).nbytes()));
   return y;
 }
 
@@ -299,10 +302,9 @@ at::Tensor BlockChain::run(at::Tensor x, int64_t first, int64_t last, const Bloc
     scope.emplace(*stores_->of(policy_.tier == ActivationTier::Host ? Tier::Host : Tier::Disk));
   for (int64_t i = first; i < last; ++i) {
     if (has_gradient && measured_ && !choice_)
-      x = run_measured(x, i, block, policy_.inputs_on_host, measured_);
+      x = run_measured(x, i, block, policy_, measured_);
     else if (has_gradient && (measured_ || policy_.recomputes(i)))
-      x = recompute([=](const at::Tensor& in) { return block(in, i); }, x,
-                    options_for(i, i, policy_.inputs_on_host));
+      x = recompute([=](const at::Tensor& in) { return block(in, i); }, x, options_for(i, i, policy_));
     else
       x = block(x, i);
   }

@@ -19,7 +19,8 @@ ForwardState::ForwardState(const std::vector<at::Device>& devices, bool random)
       autocast_caches_(at::autocast::is_autocast_cache_enabled()),
       optimises_graphs_(torch::jit::getGraphExecutorOptimize()),
       is_intercepted_(intercepts_now()),
-      kernels_(current_kernels()) {
+      kernels_(current_kernels()),
+      contexts_(forward_contexts()) {
   for (const at::Device device : devices)
     if (std::none_of(autocasts_.begin(), autocasts_.end(),
                      [&](const Autocast& known) { return known.device == device.type(); }))
@@ -67,6 +68,7 @@ struct ForwardState::Scope::Before {
   RandomStates random_states;
   std::optional<torch::jit::GraphOptimizerEnabledGuard> optimiser;
   std::optional<InterceptOperators> intercept;
+  std::vector<std::shared_ptr<void>> contexts;
 };
 
 ForwardState::Scope::Scope(const ForwardState& state) : before_(std::make_unique<Before>()) {
@@ -80,9 +82,12 @@ ForwardState::Scope::Scope(const ForwardState& state) : before_(std::make_unique
   if (state.is_intercepted_ && !intercepts_now()) before_->intercept.emplace(nullptr, state.kernels_);
   ForwardState::set(state.autocasts_, state.autocast_caches_);
   ForwardState::set(state.random_states_);
+  for (const std::shared_ptr<const ForwardContext>& context : state.contexts_)
+    before_->contexts.push_back(context->enter());
 }
 
 ForwardState::Scope::~Scope() {
+  while (!before_->contexts.empty()) before_->contexts.pop_back();
   ForwardState::set(before_->random_states);
   ForwardState::set(before_->autocasts, before_->autocast_caches);
 }

@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "seam/dispatch.h"
+#include "seam/forward_context.h"
 
 namespace zero::detail {
 
 class ForwardState {
  public:
-  /// As it is now: autocast for the CPU and for `devices`, TorchScript's optimiser, our operators, and, with
-  /// `random`, the CPU's default generator and those of `devices`, which are not the CPU.
+  /// As it is now: autocast for the CPU and for `devices`, TorchScript's optimiser, our operators, what the
+  /// forward runs inside of, and, with `random`, the CPU's default generator and those of `devices`, which
+  /// are not the CPU.
   ForwardState(const std::vector<at::Device>& devices, bool random);
 
   /// While it lives, everything is as the state says; afterwards as before.
@@ -50,6 +52,7 @@ class ForwardState {
   bool optimises_graphs_;
   bool is_intercepted_;
   OwnKernels kernels_;
+  ForwardContexts contexts_;
   RandomStates random_states_;
 };
 

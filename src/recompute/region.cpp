@@ -12,6 +12,7 @@
 #include "recompute/saved_parameter.h"
 #include "recompute/saved_tensor_hooks.h"
 #include "seam/storage_access.h"
+#include "seam/tensor_holder.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -80,17 +81,27 @@ constexpr const char* kComputeTheSame =
 
 Region::Region(TensorsFunction fn, const std::vector<at::Tensor>& inputs, const RecomputeOptions& options)
     : fn_(std::move(fn)), options_(options), state_(devices_of(inputs), options.preserve_random_state) {
+  for (const at::Tensor& input : inputs) keep(input);
+}
+
+void Region::keep(const at::Tensor& input) {
+  Input& kept = inputs_.emplace_back();
+  if (!input.defined()) return;
+  kept.needs_gradient = input.requires_grad();
+  at::Tensor saved = without_graph(held_by(input));
+  if (const TensorHolder* const holder = holder_of(input))
+    kept.around = holder->wrapper();
+  else if (options_.partition_inputs)
+    for (const auto& context : forward_contexts())
+      if (std::optional<KeptPart> part = context->part_of(saved)) {
+        saved = part->part;
+        kept.whole = std::move(part->whole);
+        break;
+      }
   HostInputs on_host;
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined()) {
-      inputs_.emplace_back();
-      continue;
-    }
-    std::optional<SavedTensorHooksScope> to_host;
-    if (options.inputs_on_host && !input.is_cpu()) to_host.emplace(on_host);
-    inputs_.push_back(
-        {.saved = {without_graph(input), /*is_output=*/false}, .needs_gradient = input.requires_grad()});
-  }
+  std::optional<SavedTensorHooksScope> to_host;
+  if (options_.inputs_on_host && !input.is_cpu()) to_host.emplace(on_host);
+  kept.saved = {saved, /*is_output=*/false};
 }
 
 std::vector<at::Tensor> Region::run(const std::vector<at::Tensor>& inputs) {
@@ -149,18 +160,22 @@ int64_t Region::last_needed() const {
   return index;
 }
 
+at::Tensor Region::input_again(const Input& input) const {
+  at::Tensor tensor;
+  try {
+    tensor = input.saved.unpack();
+  } catch (const c10::Error&) {
+    fail(ErrorKind::Usage, options_.name, "an input was written in place between forward and backward",
+         "write another tensor in its place, or keep this part's activations");
+  }
+  if (!tensor.defined()) return tensor;
+  tensor = without_graph(input.whole ? input.whole(tensor) : tensor).requires_grad_(input.needs_gradient);
+  return input.around ? input.around(tensor) : tensor;
+}
+
 std::vector<at::Tensor> Region::inputs_again() const {
   std::vector<at::Tensor> inputs;
-  for (const Input& input : inputs_) {
-    try {
-      const at::Tensor tensor = input.saved.unpack();
-      inputs.push_back(tensor.defined() ? without_graph(tensor).requires_grad_(input.needs_gradient)
-                                        : tensor);
-    } catch (const c10::Error&) {
-      fail(ErrorKind::Usage, options_.name, "an input was written in place between forward and backward",
-           "write another tensor in its place, or keep this part's activations");
-    }
-  }
+  for (const Input& input : inputs_) inputs.push_back(input_again(input));
   return inputs;
 }
 
@@ -170,7 +185,7 @@ int64_t Region::bytes_brought_back(const std::vector<at::Tensor>& inputs) const 
     return tensor.defined() && tensor.has_storage() && tag_of(tensor) == nullptr &&
            counted.insert(tensor.storage().unsafeGetStorageImpl()).second;
   };
-  for (const at::Tensor& input : inputs) is_new(input);
+  for (const at::Tensor& input : inputs) is_new(held_by(input));
   int64_t bytes = 0;
   for (const std::weak_ptr<Slot>& held : slots_)
     if (const std::shared_ptr<Slot> slot = held.lock())

@@ -58,13 +58,18 @@ class Region : public std::enable_shared_from_this<Region> {
   struct Input {
     torch::autograd::SavedVariable saved;
     bool needs_gradient = false;
+    // From what is saved, where that is less: a wrapper's own tensor, or this rank's part. Collective then.
+    std::function<at::Tensor(const at::Tensor& saved)> whole = {};
+    std::function<at::Tensor(const at::Tensor& held)> around = {};
   };
   struct EndOfRepetition {
     const Region* region;
   };
 
+  void keep(const at::Tensor& input);
   void repeat();
   int64_t bytes_brought_back(const std::vector<at::Tensor>& inputs) const;
+  at::Tensor input_again(const Input& input) const;
   std::vector<at::Tensor> inputs_again() const;
   int64_t last_needed() const;
   void require_same(const Slot& slot, const at::Tensor& tensor) const;

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "seam/tensor_holder.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -28,7 +29,7 @@ std::vector<int64_t> strides_like(const at::Tensor& like, const std::vector<int6
 }
 
 // Reports the whole's sizes; copies that autograd makes keep the type.
-class CutTensorImpl : public c10::TensorImpl {
+class CutTensorImpl : public c10::TensorImpl, public TensorHolder {
  public:
   CutTensorImpl(at::Tensor local, Cut cut, std::shared_ptr<TensorAxis> axis)
       : TensorImpl(c10::DispatchKeySet(kParallelKey), local.dtype(), local.device()),
@@ -44,6 +45,11 @@ class CutTensorImpl : public c10::TensorImpl {
   const at::Tensor& local() const { return local_; }
   const Cut& cut() const { return cut_; }
   const std::shared_ptr<TensorAxis>& axis() const { return axis_; }
+
+  const at::Tensor& held() const override { return local_; }
+  std::function<at::Tensor(const at::Tensor&)> wrapper() const override {
+    return [cut = cut_, axis = axis_](const at::Tensor& other) { return wrapped(other, cut, axis); };
+  }
 
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion&,
                                                               bool change) const override {

@@ -2,11 +2,14 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 
 #include "base/glob.h"
+#include "seam/forward_context.h"
 #include "tensor/dispatch.h"
+#include "tensor/even_part.h"
 #include "tensor/parallel_tensor.h"
 #include "tensor/parts.h"
 #include "tensor/plan.h"
@@ -94,6 +97,21 @@ Decision decide(const torch::nn::Module& module, const TensorParallelPlan& plan,
   return decision;
 }
 
+/// A forward of the module, entered again where a part of it is repeated.
+class ParallelForward : public ForwardContext {
+ public:
+  ParallelForward(std::function<std::shared_ptr<void>()> enter, std::shared_ptr<TensorAxis> axis)
+      : enter_(std::move(enter)), axis_(std::move(axis)) {}
+  std::shared_ptr<void> enter() const override { return enter_(); }
+  std::optional<KeptPart> part_of(const at::Tensor& tensor) const override {
+    return even_part(tensor, axis_);
+  }
+
+ private:
+  std::function<std::shared_ptr<void>()> enter_;
+  std::shared_ptr<TensorAxis> axis_;
+};
+
 at::Tensor own_part(const at::Tensor& whole, const Cut& cut, Place place) {
   const auto part = [&] { return part_of(whole.detach(), cut, place).clone(at::MemoryFormat::Contiguous); };
   return is_lazy(whole) ? lazily_with(whole, part) : part();
@@ -110,6 +128,9 @@ TensorParallel::Scope::Scope(const TensorParallel& parallel) : axis_(parallel.ax
   for (const MarkedParameters::Parameter& parameter : parallel.parameters_->all)
     detail::mark_parameter(parameter.tensor, {axis_, parameter.cut, parameter.is_gathered});
   axis_->enter();
+  const auto again = [parallel] { return std::make_shared<Scope>(parallel); };
+  context_ = std::make_shared<detail::ForwardContextScope>(
+      std::make_shared<const detail::ParallelForward>(again, axis_));
 }
 
 TensorParallel::Scope::~Scope() {
