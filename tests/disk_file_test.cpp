@@ -245,9 +245,8 @@ TEST(DiskStates, RangesAndSweepsSeeEachOther) {
 
 TEST(DiskStates, WhatIsGivenBackProvisionallyCountsOnceItIsAccepted) {
   const DiskDirectory directory;
-  DiskStates states(std::make_unique<DiskFile>(options_in(directory)),
-                    {.piece_numel = 4096, .buffers = 2, .two_places = true});
-  const auto a = states.add("a", 2 * 4096, 1);
+  DiskStates states(std::make_unique<DiskFile>(options_in(directory)), {.piece_numel = 4096, .buffers = 2});
+  const auto a = states.add("a", 2 * 4096, 1, /*parts=*/1, /*two_places=*/true);
   const std::vector<std::byte> ones(2 * 4096, std::byte{1});
   states.write(a, 0, 2 * 4096, ones.data());
   const std::vector<DiskStates::Piece> pieces{{{a}, 0}, {{a}, 1}};

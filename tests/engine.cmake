@@ -8,7 +8,7 @@ zero_test(engine TORCH RANKS 2 WAITS "Divergence.*:Modules.RanksThatNeedDifferen
           FILES engine_parity engine_modules engine_traffic engine_checkpoint engine_save engine_any_mesh engine_axes engine_axes_saving engine_borrowed engine_golden passing_memory
                 zero_redundancy_optimizer optimizer_rules tied_gradients engine_writes two_engines ${operators})
 zero_test(engine_alone TORCH APART "*AndTheLossAreThePeakOfForward*:Lazy.PeakMemory*" USES engine models operators FILES lazy ${operators_alone} activations)
-zero_test(engine_offload TORCH RANKS 3 USES engine models tiers train FILES engine_offload engine_placement engine_tiers engine_step_ahead engine_disk_faults)
+zero_test(engine_offload TORCH RANKS 3 USES engine models tiers train FILES engine_offload engine_placement engine_tiers engine_step_ahead engine_step_from_disk engine_disk_faults)
 zero_test(engine_hosts TORCH RANKS 4 USES engine models FILES engine_hosts engine_hosts_network)
 zero_test(loss_scale TORCH RANKS 3 USES engine models LIBS nlohmann_json::nlohmann_json FILES loss_scale engine_values)
 zero_test(precision TORCH RANKS 4 USES engine models LIBS nlohmann_json::nlohmann_json FILES stochastic_rounding mixed_precision zero_redundancy_options loss_scale_steps)

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <filesystem>
+#include <iterator>
 #include <random>
 
 #include "support/checkpoint_files.h"
@@ -26,15 +27,24 @@ constexpr int kFaultRows = 12, kFaultSteps = 6;
 /// How the engine holds its states.
 struct Way {
   const char* name;
-  double clipping;  // 0: units are updated in backward
+  double clipping;          // 0: units are updated in backward
+  bool everything = false;  // parameters and gradients too
+  zero::StepInBackward how = zero::StepInBackward::Auto;
 };
-constexpr Way kWays[] = {{"after backward", 1}, {"in backward", 0}};
+constexpr Way kWays[] = {{"after backward", 1},
+                         {"in backward", 0},
+                         {"after backward, everything", 1, true},
+                         {"in backward, everything", 0, true},
+                         {"in place, everything", 0, true, zero::StepInBackward::InPlace}};
+constexpr int kWayCount = std::size(kWays);
 
 zero::EngineOptions options_of(const Way& way, const fs::path& path, const DiskFaults* faults) {
   zero::EngineOptions options{.stage = 3, .dtype = at::kBFloat16, .gradient_clipping = way.clipping};
   if (path.empty()) return options;
   options.tiers = {.master = zero::Tier::Disk, .optimizer = zero::Tier::Disk};
+  if (way.everything) options.tiers.parameter = options.tiers.gradient = zero::Tier::Disk;
   options.offload = {.path = path, .buffer_count = 3, .piece_numel = 2048, .block_bytes = 8192};
+  options.offload.step_in_backward = way.how;
   if (faults != nullptr) options.offload.devices = std::make_shared<FaultyDisks>(*faults);
   return options;
 }
@@ -154,8 +164,8 @@ TEST(DiskFaultsInTraining, AProcessKilledAtAnyWriteEndsWithTheSameBitsAtAnyMomen
   };
   std::map<std::pair<int, int>, Trained> expected;
   for (const int ranks : {1, 2})
-    for (const int way : {0, 1}) {
-      const fs::path whole = folder.path() / ("whole " + std::to_string(ranks * 2 + way));
+    for (int way = 0; way < kWayCount; ++way) {
+      const fs::path whole = folder.path() / ("whole " + std::to_string(ranks * kWayCount + way));
       *writes = 0;
       run_ranks(ranks, [&](const zero::Mesh& mesh) {
         const DiskFaults counted{.writes = mesh.rank() == 0 ? writes : nullptr};
@@ -168,11 +178,11 @@ TEST(DiskFaultsInTraining, AProcessKilledAtAnyWriteEndsWithTheSameBitsAtAnyMomen
     }
   std::mt19937 random(17);
   int killed = 0;
-  const int moments = soak_or(15, 200);
+  const int moments = soak_or(20, 200);
   for (int moment = 0; moment < moments; ++moment) {
-    const int ranks = 1 + moment % 2, way = moment / 2 % 2;
+    const int ranks = 1 + moment % 2, way = moment / 2 % kWayCount;
     const Trained& right = expected.at({ranks, way});
-    const int victim = moment / 4 % ranks;
+    const int victim = moment / 2 % ranks;
     const DiskFaults dies{.killed_at_write =
                               static_cast<int>(random() % static_cast<unsigned>(right.writes))};
     const fs::path place = folder.path() / "killed";

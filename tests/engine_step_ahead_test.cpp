@@ -206,6 +206,40 @@ TEST_P(StepAhead, GradientsThatComeInTwoPartsCountWhole) {
   });
 }
 
+TEST_P(StepAhead, GradientsOnDiskThatSomeRanksLackWaitForTheStep) {
+  const DiskDirectory folder;
+  run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
+    for (const int micro_batches : {1, 2})
+      for (const int stage : {1, 2}) {
+        const zero::EngineOptions options{
+            .stage = stage, .dtype = at::kBFloat16, .accumulation_steps = micro_batches};
+        zero::EngineOptions on_disk = in_pieces(options, folder.path());
+        on_disk.tiers.gradient = zero::Tier::Disk;
+        Words memory(mesh, zero::AdamW{.lr = 1e-2}, options), ahead(mesh, zero::AdamW{.lr = 1e-2}, on_disk);
+        for (Words* const run : {&memory, &ahead})
+          for (int step = 0; step < 6; ++step) {
+            const bool skips = step % 3 == 2 || (step % 3 == 1 && mesh.rank() == 0);
+            run->step(step, micro_batches, {.skipped_block = skips ? 1 : -1});
+          }
+        expect_equal_saves(memory, ahead, folder.path(),
+                           std::to_string(stage) + ", " + std::to_string(micro_batches));
+      }
+  });
+}
+
+TEST(StepAheadAlone, AGradientThatComesInPartsCannotBeUsedUp) {
+  const DiskDirectory folder;
+  run_ranks(1, [&](const zero::Mesh& mesh) {
+    zero::EngineOptions options = in_pieces({.stage = 3}, folder.path());
+    options.tiers.gradient = zero::Tier::Disk;
+    Words run(mesh, zero::AdamW{}, options);
+    run.step(0);
+    EXPECT_ERROR(run.step(1, 1, {.runs_twice = true}), Usage, "this model gives gradients in parts");
+    run.model->plan = {};
+    run.step(2);
+  });
+}
+
 TEST_P(StepAhead, WhatIsAskedOrChangedBetweenBackwardAndStepIsSeen) {
   const DiskDirectory folder;
   run_ranks(GetParam(), [&](const zero::Mesh& mesh) {

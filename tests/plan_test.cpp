@@ -448,6 +448,7 @@ TEST(Plan, EverythingOnDiskLeavesWhatPassesThroughMemory) {
     const RankPlan memory = rank_plan(three_kinds(), options, ranks, kTight);
     options.tiers = {Tier::Disk, Tier::Disk, Tier::Disk, Tier::Disk};
     options.offload.path = "somewhere";
+    options.offload.step_in_backward = StepInBackward::Off;
     const RankPlan disk = rank_plan(three_kinds(), options, ranks, kTight);
     EXPECT_EQ(disk.offloaded_bytes, memory.state_bytes()) << ranks;
     EXPECT_EQ(disk.total_bytes(), disk.ring_bytes + disk.staging_bytes + disk.gather_window_bytes +
@@ -464,6 +465,35 @@ TEST(Plan, EverythingOnDiskLeavesWhatPassesThroughMemory) {
   EXPECT_EQ(make_plan(three_kinds(), replicated).placements.parameter, Placement::Shard);
   replicated.offload.piece_numel = 1024;
   EXPECT_ERROR(make_plan(three_kinds(), replicated), Config, "offload.piece_numel");
+}
+
+TEST(Plan, UnitsThatAreUpdatedInBackwardNeedNoRoomForTheirGradients) {
+  constexpr int64_t kNumel = 1 << 20;
+  const ModuleSpec model = chain({kNumel, kNumel, kNumel});
+  const OptimizerBytes moments{.states = 2, .block_numel = 256, .block_bytes = 8};
+  const auto rank_of = [&](StepInBackward how, int micro_batches) {
+    EngineOptions options{.stage = 3, .dtype = Dtype::bf16, .accumulation_steps = micro_batches};
+    options.tiers = {Tier::Disk, Tier::Disk, Tier::Disk, Tier::Disk};
+    options.offload.path = "somewhere";
+    options.offload.step_in_backward = how;
+    return make_plan(model, options, {.ranks = 2}, moments).rank;
+  };
+  // Of a rank: parameters, halves of masters, moments in 8 bits with their scales; and gradients.
+  constexpr int64_t kOwn = 3 * kNumel / 2, kStates = kOwn * 6 + kOwn / 256 * 8, kSums = kOwn * 4;
+  const RankPlan off = rank_of(StepInBackward::Off, 1), on = rank_of(StepInBackward::On, 1),
+                 in_place = rank_of(StepInBackward::InPlace, 1);
+  EXPECT_EQ(off.file_bytes, kStates + kSums);
+  EXPECT_EQ(in_place.file_bytes, kStates);
+  EXPECT_EQ(on.file_bytes, 2 * kStates);
+  EXPECT_EQ(in_place.ahead_bytes, 0) << "new parameters are on disk as well";
+  EXPECT_EQ(in_place.total_bytes(), on.total_bytes());
+  EXPECT_EQ(in_place.gradient_bytes, 0);
+  EXPECT_EQ(off.step_written_bytes - in_place.step_written_bytes, kSums);
+  EXPECT_EQ(off.step_read_bytes - in_place.step_read_bytes, 2 * kSums) << "for the norm and the step";
+  // Of three micro-batches two are added up on disk.
+  const RankPlan three = rank_of(StepInBackward::InPlace, 3);
+  EXPECT_EQ(three.file_bytes, kStates + kSums);
+  EXPECT_EQ(three.step_written_bytes - in_place.step_written_bytes, 2 * kSums);
 }
 
 TEST(Plan, BadOffloadIsNamed) {

@@ -117,7 +117,8 @@ struct RankPlan {
   // Persistent: full slabs (stages 0-2), this rank's shard (stage 3), or of common memory an equal part.
   int64_t parameter_bytes = 0;
   // Accumulated between micro-batches: padded_numel * gradient_bytes where gradients are partial and there
-  // are several micro-batches (stages 0, 1), otherwise shard_numel * gradient_bytes.
+  // are several micro-batches (stages 0, 1), otherwise shard_numel * gradient_bytes. Not those that an update
+  // in backward uses up before they are put anywhere (Plan::keeps_gradient_off_disk()).
   int64_t gradient_bytes = 0;
   int64_t master_bytes = 0;  // shard_numel * (bf16_)master_bytes; 0 for fp32 units: their shard is the master
   int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes
@@ -147,7 +148,8 @@ struct RankPlan {
   int64_t staging_bytes = 0;
   // What a step in the steady state moves, in blocks of 4 KiB: every state on disk once when the optimizer
   // steps (gradients are only read, and once more for the norm); a parameter's shard for every gather; a
-  // unit's sum is written after every micro-batch and read before every one but the first. Rules that look at
+  // unit's sum is written after every micro-batch and read before every one but the first; where the update
+  // in backward uses it up, after every one but the last, and nobody reads it afterwards. Rules that look at
   // whole parameters (LAMB) read and write more, and so do gradients that come after their unit was sent.
   int64_t step_read_bytes = 0, step_written_bytes = 0;
   // New parameters of units that are updated in backward, from then to the step: at most those of all shards
@@ -213,6 +215,21 @@ struct Plan {
   // of a few numbers (norms, losses, what ranks agree on) are not in it.
   std::vector<HostTraffic> network = {};
   bool split_master() const { return state.bf16_master_bytes == 2; }
+  /// Whether the optimizer updates a unit in backward: all that it changes, but the parameter, is on disk.
+  bool steps_in_backward(const UnitLayout& unit) const;
+  /// Whether that uses up its summed gradient, which is in memory until then.
+  bool uses_up_gradient(const UnitLayout& unit) const {
+    return unit.tiers.gradient == Tier::Disk && steps_in_backward(unit);
+  }
+  /// Whether such a gradient never waits on disk for more micro-batches.
+  bool keeps_gradient_off_disk(const UnitLayout& unit) const;
+  /// Several micro-batches are added up on each rank before the sums travel.
+  bool keeps_own_sums() const {
+    return placements.gradient == Placement::Partial && accumulation_steps > 1 && ranks > 1;
+  }
+  bool updates_in_place() const {
+    return step_in_backward && offload.step_in_backward == StepInBackward::InPlace;
+  }
 };
 
 /// The one derivation of what runs, for the engine and for `zero plan`. Lays out the units, decides what the

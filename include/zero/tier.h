@@ -32,12 +32,18 @@ struct StateTiers {
 };
 
 /// Whether a unit whose states are on disk is updated as soon as its gradient is final, while backward goes
-/// on with others. Where a gradient is not finite the step is undone: the file has two places for every
-/// piece.
+/// on with others. A gradient in Tier::Disk is then reduced in memory and used up by the update; on disk are
+/// only sums that wait for more micro-batches. Until step() nobody else sees such a gradient
+/// (full_gradient()), and what the update was made with cannot change any more: the rate, values written in a
+/// GatherScope, a second contribution of the same backward are errors.
 enum class StepInBackward {
   Auto,  // where nothing of the update depends on all gradients: no clipping, no rule with norms; on CPU,
-         // and states are not placed within a given memory
-  On,    // or it is an error that says why not
+         // and states are not placed within a given memory. As On.
+  On,    // or it is an error that says why not. A step whose gradients are not finite is undone: the file has
+         // two places for every piece of what is updated.
+  InPlace,  // with one place. A step that is not finite, or a backward that fails or is given up, is an error
+            // that loses the states: a new engine goes on from the last checkpoint. Not with loss scaling,
+            // which lives on steps that are skipped.
   Off,
 };
 

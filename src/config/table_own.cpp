@@ -228,9 +228,13 @@ Row offload_row() {
        field("write_behind", ZERO_AT(offload.how.write_behind), boolean(),
              "write pieces while training goes on"),
        field("step_in_backward", ZERO_AT(offload.how.step_in_backward),
-             choice<StepInBackward>(
-                 {{"auto", StepInBackward::Auto}, {"on", StepInBackward::On}, {"off", StepInBackward::Off}}),
-             "disk: update units while backward goes on; auto: where nothing is clipped. Twice the file"),
+             choice<StepInBackward>({{"auto", StepInBackward::Auto},
+                                     {"on", StepInBackward::On},
+                                     {"in_place", StepInBackward::InPlace},
+                                     {"off", StepInBackward::Off}}),
+             "disk: update units while backward goes on; auto: where nothing is clipped. Their part of the "
+             "file is twice as large, but in_place: then a step that is not finite, or a backward that "
+             "fails, loses the states, and the run must go on from a checkpoint"),
        field("block_bytes", ZERO_AT(offload.how.block_bytes), integer(4096, int64_t{1} << 30),
              "of one transfer and one checksum; a multiple of 4096"),
        field("queue_depth", ZERO_AT(offload.how.queue_depth), count(1, 4096), "transfers under way"),

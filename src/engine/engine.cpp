@@ -197,6 +197,7 @@ struct ForwardScope::Guards {
 
 ForwardScope::ForwardScope(EngineState& state) : state_(state) {
   state.begin_call();
+  state.model.require_one_step("forward");
   Residency& residency = *state.model.residency;
   auto guards = std::make_unique<Guards>(state);
   if (!residency.in_pass(ResidencyPolicy::Pass::Evaluate)) {
@@ -275,9 +276,13 @@ void Engine::backward_sum(const at::Tensor& loss_sum, double weight) {
           "weight is " + std::to_string(weight) + ", expected a finite number >= 0");
   require(state.weight.has_value() || state.micro_step == 0, ErrorKind::Usage, "backward_sum",
           "this step has losses that are means", "call backward_sum() for all losses of a step, or for none");
+  const double sum = state.weight.value_or(0) + weight;
+  // Where units are updated in backward it must be known by then; elsewhere nobody waits for it there.
+  const bool is_early = state.model.plan.step_in_backward && state.at_boundary();
+  if (is_early) state.model.set_weight(sum);
   state.backward({loss_sum}, {}, weight > 0 ? 1 : 0);
-  state.weight = state.weight.value_or(0) + weight;
-  if (state.micro_step == state.model.plan.accumulation_steps) state.model.set_weight(*state.weight);
+  state.weight = sum;
+  if (!is_early && state.micro_step == state.model.plan.accumulation_steps) state.model.set_weight(sum);
 }
 
 void detail::EngineState::backward(const std::vector<at::Tensor>& outputs,
@@ -305,7 +310,7 @@ void detail::EngineState::backward(const std::vector<at::Tensor>& outputs,
     }
     BypassIntercept bypass;
     c10::NoGradGuard no_grad;
-    model.gradients->end_backward();
+    model.end_backward();
     model.residency->trim();
   } catch (const std::exception& error) {
     fail_pass(error.what());
@@ -334,6 +339,7 @@ void Engine::abandon_pass() {
   state_->model.abandon_backward();
   state_->forget_losses();
   state_->model.residency->abandon_passes();
+  state_->model.require_whole();
 }
 
 bool Engine::at_boundary() const { return state_->at_boundary(); }
@@ -342,6 +348,8 @@ void Engine::set_learning_rate(double lr) {
   require(!state_->model.options.schedule, ErrorKind::Usage, "set_learning_rate",
           "the engine has a schedule");
   require(lr >= 0, ErrorKind::Config, "lr", "expected >= 0, got " + std::to_string(lr));
+  require(!state_->model.is_bound(), ErrorKind::Usage, "set_learning_rate",
+          "units were updated in backward with the rate that there was", "set it before backward()");
   state_->base_rate = lr;
 }
 double Engine::learning_rate() const { return state_->rate(); }

@@ -19,11 +19,14 @@ void in_round(EngineState& state, bool is_last, Work work) {
   const EngineCall call(state, Trace::Row::Compute, is_last ? "reduction" : "backward");
   const DefaultPurposeScope purpose(MemoryPurpose::Activations);
   state.open_pass();
-  state.model.gradients->begin_backward(is_last);
+  if (is_last && state.model.plan.step_in_backward)
+    state.model.begin_backward(/*boundary=*/true, state.rate(), state.betas());
+  else
+    state.model.gradients->begin_backward(is_last);
   try {
     work();
     const OwnWork own;
-    state.model.gradients->end_backward();
+    state.model.end_backward();
     state.model.residency->trim();
   } catch (const std::exception& error) {
     state.fail_pass(error.what());
@@ -62,8 +65,7 @@ void EngineAccess::finish(Engine& engine, const std::vector<std::pair<int, at::T
   EngineState& state = *engine.state_;
   in_round(state, /*is_last=*/true, [&] {
     const OwnWork own;
-    for (const auto& [parameter, gradient] : from_elsewhere)
-      state.model.gradients->on_gradient(parameter, gradient);
+    for (const auto& [parameter, gradient] : from_elsewhere) state.model.on_gradient(parameter, gradient);
   });
   state.micro_step = state.model.plan.accumulation_steps;
 }

@@ -56,6 +56,9 @@ void require_gradients(const EngineState& state, const std::string& name) {
           "the parameter is frozen: it has no gradient");
   require(state.micro_step >= model.plan.accumulation_steps, ErrorKind::Usage, name,
           "gradients are there between the last backward() and step()");
+  require(!model.has_used_up(model.place_of(name).unit), ErrorKind::Usage, name,
+          "its gradient was used up in backward by the update of its unit",
+          "set offload.step_in_backward to off to see gradients that are on disk");
 }
 
 /// The unit, which has such a state of elements.
@@ -103,6 +106,7 @@ void write_optimizer_state(EngineState& state, const std::string& name, const st
   unit_with_state(state.model, name, kind);
   const at::Tensor part = part_of(state.model, name, values, is_full);
   state.settle();
+  state.model.open_to_writes(name);
   write_state(state, name, kind, part);
 }
 

@@ -44,7 +44,7 @@ void GatherScope::open() {
   state_.begin_call();
   detail::BypassIntercept bypass;
   c10::NoGradGuard no_grad;
-  if (access_ == Access::Modify) state_.model.forget_ahead();
+  if (access_ == Access::Modify) state_.model.open_to_writes("GatherScope");
   for (int index : units_) {
     state_.model.residency->pin(index, access_ == Access::Modify);
     state_.watch.begin_scope(index, access_ == Access::Modify);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "optim/fused_operators.h"
+#include "optim/kernel_passes.h"
 
 namespace zero {
 
@@ -13,9 +14,10 @@ void GradientSquares::add(const OptimizerShard& shard, const at::Tensor& gradien
   std::vector<at::Tensor> partials;
   for (const ShardSegment& segment : shard.segments) {
     const int64_t counted = segment.counted_end - segment.counted_begin;
-    if (counted > 0)
-      partials.push_back(
-          fused_operators::sums_of_squares(gradient.narrow(0, segment.counted_begin, counted)));
+    if (counted == 0) continue;
+    const at::Tensor part = gradient.narrow(0, segment.counted_begin, counted);
+    partials.push_back(part.is_cpu() ? kernel_passes::sums_of_squares(part)
+                                     : fused_operators::sums_of_squares(part));
   }
   partials_[shard.unit] = std::move(partials);
 }

@@ -80,7 +80,7 @@ ClipResult clip_result(double squared_norm, double max_norm) {
 }
 
 double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, double scale,
-                    std::span<const char> used) {
+                    std::span<const char> used, const GradientSquares* left) {
   require(std::isfinite(scale), ErrorKind::Usage, "squared_norm",
           "scale is " + to_text(scale) + ", expected finite");
   at::NoGradGuard no_grad;
@@ -88,12 +88,18 @@ double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, 
   std::vector<StateStore::Lease> leases;  // until all is added up
   std::vector<at::Tensor> parts;          // on a device
   for (size_t s = 0; s < shards.size(); ++s) check_shard(states, shards[s], s, static_cast<int>(used.size()));
-  for_each_counted(states, shards, used, leases, [&](const at::Tensor& part) {
-    if (part.is_cpu())
-      sum += total(kernel_passes::sums_of_squares(part));
-    else
-      parts.push_back(part);
-  });
+  for (const OptimizerShard& shard : shards) {
+    if (const auto* known = left != nullptr ? left->of(shard.unit) : nullptr) {
+      for (const at::Tensor& partials : *known) sum += total(partials);
+      continue;
+    }
+    for_each_counted(states, {&shard, 1}, used, leases, [&](const at::Tensor& part) {
+      if (part.is_cpu())
+        sum += total(kernel_passes::sums_of_squares(part));
+      else
+        parts.push_back(part);
+    });
+  }
   return (sum + device_sum_of_squares(parts)) * scale * scale;
 }
 

@@ -38,10 +38,12 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
   void announce(std::span<const int> units) override;
   bool is_next(const StatePiece& piece) const override;
   bool is_there(const StatePiece& piece) const override;
-  at::Tensor update(const StatePiece& piece, const StepInput& input) override;
+  bool skip_to(const StatePiece& piece) override;
+  at::Tensor update(const StatePiece& piece, const StepInput& input, const at::Tensor& gradient,
+                    bool in_place) override;
   void accept(const StatePiece& piece) override;
   const OptimizerShard& shard_of(int unit) const;
-  /// What an update changes beside the parameter's memory.
+  /// What an update changes beside memory of the parameter.
   std::vector<std::string_view> kinds_ahead(int unit) const;
 
   using UseSegment = std::function<void(const RuleMemory&, const ShardSegment&, int64_t number)>;

@@ -24,7 +24,9 @@ const OptimizerShard& RuleOptimizer::shard_of(int unit) const {
 std::vector<std::string_view> RuleOptimizer::kinds_ahead(int unit) const {
   std::vector<std::string_view> kinds;
   const auto lease = states_.lend(unit, {kMasterState, kParameterState}, StateStore::Use::Shape);
-  if (!keeps_no_copy(lease)) kinds.push_back(kMasterState);
+  const bool parameter_on_disk = states_.is_on_disk(unit, kParameterState);
+  if (parameter_on_disk || !keeps_no_copy(lease)) kinds.push_back(kMasterState);
+  if (parameter_on_disk) kinds.push_back(kParameterState);
   kinds.insert(kinds.end(), kinds_.begin(), kinds_.end());
   return kinds;
 }
@@ -32,9 +34,12 @@ std::vector<std::string_view> RuleOptimizer::kinds_ahead(int unit) const {
 std::vector<StatePiece> RuleOptimizer::pieces(int unit) const {
   const std::vector<std::string_view> kinds = kinds_ahead(unit);
   const auto is_on_disk = [&](std::string_view kind) { return states_.is_on_disk(unit, kind); };
-  // What lies in memory itself would need a copy of all that changes.
-  if (kinds.empty() || !std::all_of(kinds.begin(), kinds.end(), is_on_disk)) return {};
-  if (states_.is_on_disk(unit, kParameterState) || states_.is_on_disk(unit, kGradientState)) return {};
+  // What lies in memory itself would need a copy of all that changes. A parameter that is all there is has
+  // nothing beside it to wait for.
+  if (!std::all_of(kinds.begin(), kinds.end(), is_on_disk)) return {};
+  const bool has_master =
+      !keeps_no_copy(states_.lend(unit, {kMasterState, kParameterState}, StateStore::Use::Shape));
+  if (kinds_.empty() && !has_master) return {};
   return pieces_with(shard_of(unit), [](const ShardSegment&) { return true; });
 }
 
@@ -48,8 +53,8 @@ void RuleOptimizer::announce(std::span<const int> units) {
   order_ = std::move(order);
   std::vector<StatePiece> sweep;
   for (const int unit : units) {
-    const auto pieces = pieces_with(shard_of(unit), [](const ShardSegment&) { return true; });
-    sweep.insert(sweep.end(), pieces.begin(), pieces.end());
+    const std::vector<StatePiece> own = pieces(unit);
+    sweep.insert(sweep.end(), own.begin(), own.end());
   }
   states_.announce(sweep, updated_kinds());
 }
@@ -60,24 +65,30 @@ bool RuleOptimizer::is_there(const StatePiece& piece) const {
   return states_.is_there(piece, updated_kinds());
 }
 
-at::Tensor RuleOptimizer::update(const StatePiece& piece, const StepInput& input) {
+bool RuleOptimizer::skip_to(const StatePiece& piece) { return states_.skip_to(piece, updated_kinds()); }
+
+at::Tensor RuleOptimizer::update(const StatePiece& piece, const StepInput& input, const at::Tensor& gradient,
+                                 bool in_place) {
   static constexpr std::array kGradient{kGradientState}, kParameter{kParameterState};
   const at::NoGradGuard no_grad;
   const std::vector<std::string_view> kinds = kinds_ahead(piece.unit);
-  const at::Tensor parameter =
-      states_.lend(piece, kParameter, StateStore::Use::Read)[kParameterState].clone();
-  const auto gradient = states_.lend(piece, kGradient, StateStore::Use::Read);
-  RuleMemory memory{.lease = states_.lend_provisionally(piece, kinds),
+  at::Tensor parameter;
+  if (!states_.is_on_disk(piece.unit, kParameterState))
+    parameter = states_.lend(piece, kParameter, StateStore::Use::Read)[kParameterState].clone();
+  StateStore::Lease in_store;
+  if (!gradient.defined()) in_store = states_.lend(piece, kGradient, StateStore::Use::Read);
+  RuleMemory memory{.lease = in_place ? states_.lend(piece, kinds, StateStore::Use::Write)
+                                      : states_.lend_provisionally(piece, kinds),
                     .master = {},
-                    .gradient = {},
+                    .gradient = gradient.defined() ? gradient : in_store[kGradientState],
                     .parameter = {},
                     .states = {}};
-  memory.gradient = gradient[kGradientState];
   memory.master = memory.lease[kMasterState];
-  if (memory.master.defined())
-    memory.parameter = parameter;
-  else
+  const at::Tensor beside = parameter.defined() ? parameter : memory.lease[kParameterState];
+  if (!memory.master.defined())
     memory.master = parameter;
+  else if (parameter.defined() || !keeps_no_copy(memory.lease))
+    memory.parameter = beside;
   for (const std::string& kind : kinds_) memory.states.push_back(memory.lease[kind]);
   for (const ShardSegment& segment : shard_of(piece.unit).segments) {
     const ShardSegment part = part_in(piece, segment);
@@ -87,6 +98,6 @@ at::Tensor RuleOptimizer::update(const StatePiece& piece, const StepInput& input
   return parameter;
 }
 
-void RuleOptimizer::accept(const StatePiece& piece) { states_.accept(piece, kinds_ahead(piece.unit)); }
+void RuleOptimizer::accept(const StatePiece& piece) { states_.accept(piece, updated_kinds()); }
 
 }  // namespace zero

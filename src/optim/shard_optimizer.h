@@ -105,7 +105,7 @@ struct StepInput {
 
 /// Updates of single pieces whose states are on disk, before it is known whether the step happens: what is on
 /// disk and the parameter stay what they are until accept(). (SuperOffload, arXiv 2509.21271, calls it
-/// speculation then validation.)
+/// speculation then validation.) In place what is on disk is new at once.
 class AheadUpdates {
  public:
   virtual ~AheadUpdates() = default;
@@ -117,9 +117,16 @@ class AheadUpdates {
   virtual bool is_next(const StatePiece& piece) const = 0;
   /// Whether update() of the next piece need not wait for the disk.
   virtual bool is_there(const StatePiece& piece) const = 0;
-  /// All its parameters are used. Returns the parameter's new elements, [end - begin].
-  virtual at::Tensor update(const StatePiece& piece, const StepInput& input) = 0;
-  /// What update() has written counts. The caller writes the parameter, and names the piece to step().
+  /// Makes a piece the next one: those before it are left to step(). False, and nothing happens, where it is
+  /// not to come any more.
+  virtual bool skip_to(const StatePiece& piece) = 0;
+  /// Of the next piece, all of whose parameters are used. `gradient`: its elements of kGradientState;
+  /// undefined: the store has them. Returns the parameter's new elements, [end - begin]; undefined where
+  /// those are on disk.
+  virtual at::Tensor update(const StatePiece& piece, const StepInput& input, const at::Tensor& gradient,
+                            bool in_place) = 0;
+  /// What update() has written, not in place, counts. The caller writes the parameter, and names the piece to
+  /// step().
   virtual void accept(const StatePiece& piece) = 0;
 };
 
@@ -174,9 +181,10 @@ ClipResult clip_result(double squared_norm, double max_norm);
 
 /// Sum of squares of gradient * scale over the counted elements of the used segments, in fp64: fixed blocks
 /// in element order, so the bits do not depend on the number of threads. Not finite if a gradient is not.
-/// Contracts as ShardOptimizer::step.
+/// Contracts as ShardOptimizer::step. `left`: of all elements of gradients that are not there any more; null:
+/// all are.
 double squared_norm(StateStore& states, std::span<const OptimizerShard> shards, double scale,
-                    std::span<const char> used);
+                    std::span<const char> used, const GradientSquares* left = nullptr);
 /// The same of all segments, used or not, in the memory of a device that has the fused operators: fp64 [1]
 /// there, the CPU's bits. The host does not wait. `left`: of gradients that are on the host by now; null:
 /// there are none.

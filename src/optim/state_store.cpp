@@ -10,6 +10,7 @@
 #include "compute/zeros.h"
 #include "optim/host_tier.h"
 #include "optim/passing_memory.h"
+#include "seam/storage_access.h"
 #include "tiers/disk_states.h"
 #include "zero/error.h"
 
@@ -25,6 +26,7 @@ struct StateStore::State {
   size_t place = 0;                          // there
   int on_disk = -1;                          // its number there
   bool passes = false, has_values = false;   // on disk: values do not last, and there are some
+  bool is_brief = false;                     // they do not last, in memory of its own
   int64_t elements_each = 1;
   int readers = 0;
   bool written = false;
@@ -82,6 +84,7 @@ StateStore::Lease& StateStore::Lease::operator=(Lease&& other) noexcept {
   store_ = other.store_;
   is_of_sweep_ = std::exchange(other.is_of_sweep_, false);
   is_provisional_ = std::exchange(other.is_provisional_, false);
+  forgets_ = std::exchange(other.forgets_, false);
   other.states_.clear();
   other.fetched_.clear();
   return *this;
@@ -102,6 +105,11 @@ void StateStore::Lease::end() noexcept {
     if (use == Use::Read) state->readers--;
   }
   states_.clear();
+}
+
+void StateStore::Lease::forget() noexcept {
+  forgets_ = true;
+  end();
 }
 
 std::string StateStore::name_of(int unit, std::string_view kind) {
@@ -127,6 +135,11 @@ StateStore::State& StateStore::add(int unit, std::string_view kind, const at::Te
 
 void StateStore::create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
                         Tier tier, int64_t elements_each) {
+  create(unit, kind, numel, options, tier, elements_each, /*passes=*/false);
+}
+
+void StateStore::create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options,
+                        Tier tier, int64_t elements_each, bool passes) {
   const bool on_cpu = options.device().is_cpu();
   require(tier == Tier::Device || on_cpu || host_ != nullptr, ErrorKind::Unsupported, name_of(unit, kind),
           "no memory of the host was given for tier " + std::string(to_string(tier)));
@@ -144,22 +157,22 @@ void StateStore::create(int unit, std::string_view kind, int64_t numel, const at
   state.owned = true;
   state.tier = tier;
   state.elements_each = elements_each;
-  if (on_disk) put_on_disk(state);
+  state.passes = on_disk && passes;
+  const auto at = static_cast<size_t>(unit);
+  if (on_disk) put_on_disk(state, !passes && at < two_places_.size() && two_places_[at]);
 }
 
-void StateStore::put_on_disk(State& state) {
+void StateStore::put_on_disk(State& state, bool two_places) {
   state.on_disk = disk_->add(state.name, state.values.numel(), static_cast<int64_t>(state.values.itemsize()),
-                             state.elements_each);
+                             state.elements_each, two_places);
 }
 
 void StateStore::create_passing(std::string_view kind, std::span<const int> units,
                                 const std::vector<int64_t>& numels, const at::TensorOptions& options,
                                 Tier tier) {
   if (tier == Tier::Disk) {
-    for (size_t i = 0; i < units.size(); ++i) {
-      create(units[i], kind, numels[i], options, tier);
-      states_.back()->passes = true;
-    }
+    for (size_t i = 0; i < units.size(); ++i)
+      create(units[i], kind, numels[i], options, tier, /*elements_each=*/1, /*passes=*/true);
     return;
   }
   require(tier == Tier::Device || options.device().is_cpu(), ErrorKind::Unsupported, kind,
@@ -173,6 +186,17 @@ void StateStore::create_passing(std::string_view kind, std::span<const int> unit
     state.tier = tier;
     state.passing = memory.get();
     state.place = i;
+  }
+}
+
+void StateStore::create_brief(std::string_view kind, std::span<const int> units,
+                              const std::vector<int64_t>& numels, const at::TensorOptions& options) {
+  const detail::MemoryPurposeScope purpose(detail::MemoryPurpose::Gradients);
+  for (size_t i = 0; i < units.size(); ++i) {
+    State& state = add(units[i], kind, at::empty({numels[i]}, options));
+    detail::release_memory(state.values);
+    state.owned = true;
+    state.is_brief = true;
   }
 }
 
@@ -214,7 +238,7 @@ void StateStore::borrow(State& state, Use use) {
   require(free, ErrorKind::Internal, state.name, "it is lent already");
   // The store's own tensor is all that keeps the memory of a state that nobody borrows. On devices, transfers
   // may keep theirs until the device has come by; passing states may share one storage.
-  const bool is_sole = state.owned && state.passing == nullptr && state.values.is_cpu();
+  const bool is_sole = state.owned && state.passing == nullptr && !state.is_brief && state.values.is_cpu();
   const bool kept = is_sole && !state.is_lent() && state.values.storage().use_count() > 1;
   require(!kept, ErrorKind::Internal, state.name, "a tensor was kept beyond its lease");
   if (use == Use::Read) {
@@ -222,6 +246,10 @@ void StateStore::borrow(State& state, Use use) {
     return;
   }
   if (state.passing != nullptr) state.passing->hold(state.place);
+  if (state.is_brief) {
+    const detail::MemoryPurposeScope purpose(detail::MemoryPurpose::Gradients);
+    detail::obtain_memory(state.values);
+  }
   state.written = true;
 }
 
@@ -347,7 +375,7 @@ void StateStore::put_back(Lease& lease) noexcept {
     else if (lease.is_of_sweep_)
       disk_->give_back(writes);
     for (Lease::Fetched& one : lease.fetched_) {
-      if (lease.is_of_sweep_ || one.use != Use::Write) continue;
+      if (lease.is_of_sweep_ || one.use != Use::Write || (lease.forgets_ && one.state->passes)) continue;
       if (one.whole != nullptr)
         write_behind(one);
       else
@@ -378,8 +406,9 @@ void StateStore::throw_failure() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void StateStore::keep_on_disk(std::unique_ptr<tiers::DiskStates> disk) {
+void StateStore::keep_on_disk(std::unique_ptr<tiers::DiskStates> disk, std::vector<char> two_places) {
   require(disk_ == nullptr, ErrorKind::Usage, "StateStore", "it has a disk already");
+  two_places_ = std::move(two_places);
   disk_ = std::move(disk);
 }
 
@@ -437,6 +466,14 @@ bool StateStore::is_there(const StatePiece& piece, std::span<const std::string_v
   return is_next(piece, kinds) && disk_->is_there();
 }
 
+bool StateStore::skip_to(const StatePiece& piece, std::span<const std::string_view> kinds) {
+  if (disk_ == nullptr) return false;
+  const tiers::DiskStates::Piece wanted = on_disk_of(piece, on_disk(piece.unit, kinds), *disk_);
+  if (!disk_->is_ahead(wanted)) return false;
+  while (!disk_->is_next(wanted)) disk_->skip();
+  return true;
+}
+
 void StateStore::accept(const StatePiece& piece, std::span<const std::string_view> kinds) {
   disk_->accept(on_disk_of(piece, on_disk(piece.unit, kinds), *disk_));
 }
@@ -472,10 +509,22 @@ void StateStore::discard(std::string_view kind) {
   for (const auto& state : states_)
     require(state->kind != kind || !state->is_lent(), ErrorKind::Internal, state->name,
             "it is lent and cannot be discarded");
-  for (const auto& state : states_)
-    if (state->kind == kind) state->has_values = false;
+  for (const auto& state : states_) {
+    if (state->kind != kind) continue;
+    state->has_values = false;
+    if (state->is_brief) detail::release_memory(state->values);
+  }
   const auto found = passing_.find(kind);
   if (found != passing_.end()) found->second->release();
+}
+
+void StateStore::use_up(int unit, std::string_view kind) {
+  const auto found = entries_.find({unit, std::string(kind)});
+  require(found != entries_.end(), ErrorKind::Internal, name_of(unit, kind), "the unit has no such state");
+  State& state = *found->second.state;
+  require(!state.is_lent(), ErrorKind::Internal, state.name, "it is lent and cannot be used up");
+  state.has_values = false;
+  if (state.is_brief) detail::release_memory(state.values);
 }
 
 int64_t StateStore::owned_bytes(Tier tier) const {

@@ -64,6 +64,8 @@ class StateStore {
     /// Of lend_ahead(): until the values are there. Throws what kept them.
     void arrive();
     void end() noexcept;
+    /// Ends it; of a passing state that is on disk nothing is written back.
+    void forget() noexcept;
 
    private:
     friend class StateStore;
@@ -85,7 +87,7 @@ class StateStore {
     };
     std::vector<Fetched> fetched_;
     StateStore* store_ = nullptr;
-    bool is_of_sweep_ = false, is_provisional_ = false;
+    bool is_of_sweep_ = false, is_provisional_ = false, forgets_ = false;
   };
 
   StateStore();
@@ -93,8 +95,9 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  /// Where states of Tier::Disk are; before the first of them.
-  void keep_on_disk(std::unique_ptr<tiers::DiskStates> disk);
+  /// Where states of Tier::Disk are; before the first of them. `two_places`, by unit: of its states that last
+  /// every piece has two places there (lend_provisionally()); none beyond its end.
+  void keep_on_disk(std::unique_ptr<tiers::DiskStates> disk, std::vector<char> two_places = {});
   /// Null where there is none.
   const tiers::DiskStates* disk() const { return disk_.get(); }
 
@@ -116,6 +119,9 @@ class StateStore {
   /// Of one kind there may be some in memory and some on disk.
   void create_passing(std::string_view kind, std::span<const int> units, const std::vector<int64_t>& numels,
                       const at::TensorOptions& options, Tier tier = Tier::Device);
+  /// The same in memory, each in some of its own: what is used up (use_up()) gives it back by itself.
+  void create_brief(std::string_view kind, std::span<const int> units, const std::vector<int64_t>& numels,
+                    const at::TensorOptions& options);
   /// Elements [begin, begin + numel) of the unit's state `of` under a name of their own. The two are one:
   /// they are lent together or not at all.
   void create_view(int unit, std::string_view kind, std::string_view of, int64_t begin, int64_t numel);
@@ -150,11 +156,13 @@ class StateStore {
   void announce(std::span<const StatePiece> pieces, std::span<const std::string_view> kinds,
                 std::span<const std::string_view> read_only = {});
   /// Of the sweep that was announced: a piece of states on disk, to write values that count only once they
-  /// are accepted. Until then others borrow what was there. The disk's pieces must have two places.
+  /// are accepted. Until then others borrow what was there. They must have two places.
   Lease lend_provisionally(const StatePiece& piece, std::span<const std::string_view> kinds);
   /// Whether a piece of kinds that are on disk is the next of the sweep; and whether it has been read.
   bool is_next(const StatePiece& piece, std::span<const std::string_view> kinds) const;
   bool is_there(const StatePiece& piece, std::span<const std::string_view> kinds) const;
+  /// Leaves those before it as they are, if it is still to come; else does nothing and returns false.
+  bool skip_to(const StatePiece& piece, std::span<const std::string_view> kinds);
   /// What was written provisionally counts now.
   void accept(const StatePiece& piece, std::span<const std::string_view> kinds);
   /// What was written provisionally and not accepted never was.
@@ -163,6 +171,8 @@ class StateStore {
   void flush();
   /// Passing states of this kind have no values any more. Throws Internal while one is lent.
   void discard(std::string_view kind);
+  /// The same of one unit's. Its tensors must not be read from here on, whoever has kept some.
+  void use_up(int unit, std::string_view kind);
 
   /// Of the states that it owns in a tier, or those of one kind; of passing ones as if they had values.
   int64_t owned_bytes(Tier tier = Tier::Device) const;
@@ -180,7 +190,9 @@ class StateStore {
   static void borrow(State& state, Use use);
   /// Numbers there of the states of these kinds that are on disk.
   std::vector<int> on_disk(int unit, std::span<const std::string_view> kinds) const;
-  void put_on_disk(State& state);
+  void put_on_disk(State& state, bool two_places);
+  void create(int unit, std::string_view kind, int64_t numel, const at::TensorOptions& options, Tier tier,
+              int64_t elements_each, bool passes);
   void add_to(Lease& lease, const StatePiece& piece, std::string_view kind, Use use);
   void fetch(Lease& lease, bool ahead);
   bool take_from_sweep(std::vector<Lease::Fetched>& wanted);
@@ -194,6 +206,7 @@ class StateStore {
   std::map<std::pair<int, std::string>, Entry> entries_;
   std::map<std::string, std::unique_ptr<detail::PassingMemory>, std::less<>> passing_;  // by kind
   std::unique_ptr<tiers::DiskStates> disk_;
+  std::vector<char> two_places_;  // there, by unit
   std::unique_ptr<HostTier> host_;
   std::shared_ptr<Transfer> behind_;  // of a lease that ended: one at most, or their memory would add up
   std::exception_ptr failure_;        // of a lease that ended

@@ -39,11 +39,6 @@ struct UnitStates {
   std::vector<DiskState> parameter, updated, gradient, own_gradient;  // updated: by the optimizer alone
 };
 
-// Several micro-batches are added up here before the sums travel.
-bool keeps_own_sums(const Plan& plan) {
-  return plan.placements.gradient == Placement::Partial && plan.accumulation_steps > 1 && plan.ranks > 1;
-}
-
 UnitStates states_of(const Plan& plan, const UnitLayout& unit) {
   UnitStates states;
   const int64_t piece = plan.offload.piece_numel, numel = unit.shard_numel;
@@ -64,8 +59,8 @@ UnitStates states_of(const Plan& plan, const UnitLayout& unit) {
       states.updated.push_back(state(kMomentBytes));
   }
   if (unit.tiers.gradient != Tier::Disk) return states;
-  states.gradient.push_back(state(plan.state.gradient_bytes));
-  if (keeps_own_sums(plan))
+  if (!plan.keeps_gradient_off_disk(unit)) states.gradient.push_back(state(plan.state.gradient_bytes));
+  if (plan.keeps_own_sums())
     states.own_gradient.push_back({unit.padded_numel, plan.state.gradient_bytes, piece});
   return states;
 }
@@ -75,13 +70,15 @@ void add_moved(const Plan& plan, const UnitLayout& unit, int64_t gathers, RankPl
   const auto bytes = [](const std::vector<DiskState>& of) { return sum_of(of, &DiskState::bytes); };
   const int64_t parameter = bytes(states.parameter), sum = bytes(states.gradient);
   const int64_t micro_batches = plan.accumulation_steps;
-  const int64_t sums = keeps_own_sums(plan) ? 1 : micro_batches;
+  const int64_t sums = plan.keeps_own_sums() ? 1 : micro_batches;
   const int64_t of_replicas = plan.shard_ranks > 1 && plan.replica_ranks > 1 ? 1 : 0;
-  const int64_t norm_and_step = 2;
+  const bool is_used_up = plan.uses_up_gradient(unit);
+  const int64_t norm_and_step = is_used_up ? 0 : 2, last = is_used_up ? 0 : 1;
   const int64_t swept = unit.trainable ? parameter + bytes(states.updated) : 0;
   rank.step_read_bytes += swept + gathers * parameter + (sums - 1 + of_replicas + norm_and_step) * sum +
                           (micro_batches - 1) * bytes(states.own_gradient);
-  rank.step_written_bytes += swept + (sums + of_replicas) * sum + micro_batches * bytes(states.own_gradient);
+  rank.step_written_bytes +=
+      swept + (sums - 1 + last + of_replicas) * sum + micro_batches * bytes(states.own_gradient);
 }
 
 // Sums of units whose pieces may be in buckets together, and the one that is being written.
@@ -110,25 +107,30 @@ void add_disk(const Plan& plan, RankPlan& rank) {
   std::vector<int64_t> sum_bytes, sum_numels;  // of trained units
   for (const UnitLayout& unit : plan.units) {
     const UnitStates states = states_of(plan, unit);
-    for (const auto* const some :
-         {&states.parameter, &states.updated, &states.gradient, &states.own_gradient})
-      rank.file_bytes += sum_of(*some, &DiskState::bytes);
+    // What is updated in backward has a second place, unless it is updated in place.
+    const int64_t places = plan.steps_in_backward(unit) && !plan.updates_in_place() ? 2 : 1;
+    const auto bytes = [](const std::vector<DiskState>& of) { return sum_of(of, &DiskState::bytes); };
+    rank.file_bytes += places * (bytes(states.parameter) + bytes(states.updated)) + bytes(states.gradient) +
+                       bytes(states.own_gradient);
     reads_parameters = reads_parameters || !states.parameter.empty();
     if (!unit.trainable) continue;
-    sum_bytes.push_back(sum_of(states.gradient, &DiskState::bytes) +
-                        sum_of(states.own_gradient, &DiskState::bytes));
+    const bool is_used_up = plan.uses_up_gradient(unit);
+    sum_bytes.push_back(bytes(states.own_gradient) +
+                        (is_used_up ? unit.shard_numel * plan.state.gradient_bytes : bytes(states.gradient)));
     sum_numels.push_back(unit.shard_numel);
     int64_t pieces = 0, all = 0;
-    for (const auto* const some : {&states.parameter, &states.updated, &states.gradient}) {
-      pieces += sum_of(*some, &DiskState::piece_bytes);
-      all += sum_of(*some, &DiskState::bytes);
-    }
+    const auto add_to_sweep = [&](const std::vector<DiskState>& some) {
+      pieces += sum_of(some, &DiskState::piece_bytes);
+      all += bytes(some);
+    };
+    add_to_sweep(states.parameter);
+    add_to_sweep(states.updated);
+    if (!is_used_up) add_to_sweep(states.gradient);
     ring = std::max(ring, pieces);
     whole = std::max(whole, all);
-    if (plan.step_in_backward && !states.updated.empty())
+    if (plan.steps_in_backward(unit) && states.parameter.empty())
       rank.ahead_bytes += unit.shard_numel * itemsize(unit.dtype);
   }
-  if (plan.step_in_backward) rank.file_bytes *= 2;  // each piece has two places
   // A whole unit goes through a buffer of a piece of each state.
   rank.ring_bytes = plan.state.whole_units ? whole + ring : ring * plan.offload.buffer_count;
   if (reads_parameters)

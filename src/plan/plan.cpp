@@ -239,6 +239,14 @@ bool has_all_states_on_disk(const Plan& plan, const UnitLayout& unit) {
   return master && (unit.tiers.optimizer == Tier::Disk || plan.state.optimizer_bytes == 0);
 }
 
+// Whether sums travel between replicas when the backward is over, and are final only then.
+bool replicas_add_at_the_end(const Plan& plan, const RankPlaces& places) {
+  constexpr int kMostThatAddWhole = 4;  // as GradientBuckets has it
+  const bool add_whole = plan.shard_ranks == 1 && plan.replica_ranks <= kMostThatAddWhole &&
+                         places.together % plan.replica_ranks == 0 && plan.accumulation_dtype == Dtype::f32;
+  return plan.replica_ranks > 1 && !add_whole;
+}
+
 // Why units cannot be updated while backward goes on; "" where they can.
 std::string waits_for(const Plan& plan, const EngineOptions& options, const RankPlaces& places,
                       const OptimizerBytes& optimizer) {
@@ -248,13 +256,12 @@ std::string waits_for(const Plan& plan, const EngineOptions& options, const Rank
     some = some || has_some;
     if (has_some && !has_all_states_on_disk(plan, unit))
       return "some units have either their masters or their optimizer states on disk, not both";
-    if (unit.tiers.parameter == Tier::Disk || (unit.trainable && unit.tiers.gradient == Tier::Disk))
-      return "parameters or gradients are on disk";
   }
   if (!some) return "no states are on disk, whose transfers are all that it would hide";
   if (options.gradient_clipping > 0) return "gradient_clipping needs the norm of all gradients first";
   if (!optimizer.by_element) return "the optimizer does not update every element by itself";
   if (!options.offload.read_ahead) return "offload.read_ahead is off: nothing would be there in time";
+  if (replicas_add_at_the_end(plan, places)) return "replicas add up their gradients when backward is over";
   return places.on_cpu ? "" : "ranks on devices decide there whether a step happens";
 }
 
@@ -262,10 +269,27 @@ bool steps_in_backward(const Plan& plan, const EngineOptions& options, const Ran
                        const OptimizerBytes& optimizer) {
   const std::string reason = waits_for(plan, options, places, optimizer);
   const StepInBackward asked = options.offload.step_in_backward;
-  require(asked != StepInBackward::On || reason.empty(), ErrorKind::Config, "offload.step_in_backward",
+  const bool insists = asked == StepInBackward::On || asked == StepInBackward::InPlace;
+  require(!insists || reason.empty(), ErrorKind::Config, "offload.step_in_backward",
           "units cannot be updated in backward: " + reason, "set it to auto or off");
+  require(asked != StepInBackward::InPlace || !options.loss_scaling, ErrorKind::Config,
+          "offload.step_in_backward",
+          "in place no step can be undone, and loss scaling skips those whose gradients are not finite",
+          "train in bf16, or set it to on");
   return asked != StepInBackward::Off && reason.empty();
 }
+
+}  // namespace
+
+bool Plan::steps_in_backward(const UnitLayout& unit) const {
+  return step_in_backward && has_states_on_disk(*this, unit) && has_all_states_on_disk(*this, unit);
+}
+
+bool Plan::keeps_gradient_off_disk(const UnitLayout& unit) const {
+  return uses_up_gradient(unit) && (accumulation_steps == 1 || keeps_own_sums());
+}
+
+namespace {
 
 // Whole units, the first ones first, until they have a share of the elements of all that count.
 template <class Counts, class Take>
@@ -359,7 +383,8 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
     for (const UnitParameter& parameter : unit.parameters)
       rank.largest_gradient_bytes =
           std::max(rank.largest_gradient_bytes, parameter.numel * itemsize(unit.dtype));
-    const int64_t gradient = (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
+    int64_t gradient = (whole_gradient ? unit.padded_numel : unit.shard_numel) * state.gradient_bytes;
+    if (plan.keeps_gradient_off_disk(unit) && !plan.keeps_own_sums()) gradient = 0;
     add(rank.gradient_bytes, unit.tiers.gradient, gradient);
     if (unit.tiers.gradient == Tier::Device || (on_cpu && unit.tiers.gradient == Tier::Host))
       rank.gradient_memory_bytes += gradient;

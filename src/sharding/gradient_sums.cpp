@@ -1,7 +1,10 @@
 #include "sharding/gradient_sums.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
+
+#include "zero/error.h"
 
 namespace zero::detail {
 namespace {
@@ -13,32 +16,42 @@ constexpr std::array kOwn{kOwnGradientState};
 }  // namespace
 
 GradientSums::GradientSums(const std::vector<Unit>& units, int shard_rank, bool keeps_own,
-                           at::ScalarType dtype)
+                           at::ScalarType dtype, std::vector<End> ends)
     : states_(*units.front().states),
       options_(units.front().options().dtype(dtype)),
       keeps_own_(keeps_own),
       shard_rank_(shard_rank),
+      ends_(std::move(ends)),
+      is_used_up_(units.size(), 0),
+      kept_(units.size()),
       loans_(units.size()),
       own_loans_(units.size()) {
   struct Kept {
     std::vector<int> units;
     std::vector<int64_t> shards, wholes;
   };
-  Kept in_memory, on_host, on_disk;
+  Kept in_memory, on_host, on_disk, brief;
   for (const Unit& unit : units) {
     if (!unit.layout.trainable) continue;
     const Tier tier = unit.layout.tiers.gradient;
     const bool leaves = states_.host() != nullptr && tier != Tier::Device;
-    Kept& kept = leaves ? on_host : (tier == Tier::Disk ? on_disk : in_memory);
-    kept.units.push_back(unit.index);
-    kept.shards.push_back(unit.layout.shard_numel);
-    kept.wholes.push_back(unit.layout.padded_numel);
+    Kept& place = leaves ? on_host : (tier == Tier::Disk ? on_disk : in_memory);
+    for (Kept* const kept : {&place, is_brief(unit.index) ? &brief : nullptr}) {
+      if (kept == nullptr) continue;
+      kept->units.push_back(unit.index);
+      kept->shards.push_back(unit.layout.shard_numel);
+      kept->wholes.push_back(unit.layout.padded_numel);
+    }
   }
   if (!on_host.units.empty())
     on_host_ =
         std::make_unique<DeviceSums>(states_, keeps_own ? kOwnGradientState : kGradientState, on_host.units,
                                      keeps_own ? on_host.wholes : on_host.shards, options_);
-  states_.create_passing(kGradientState, on_disk.units, on_disk.shards, options_, Tier::Disk);
+  states_.create_brief(kGradientState, brief.units, brief.shards, options_);
+  for (size_t i = 0; i < on_disk.units.size(); ++i)
+    if (!is_brief(on_disk.units[i]))
+      states_.create_passing(kGradientState, {&on_disk.units[i], 1}, {on_disk.shards[i]}, options_,
+                             Tier::Disk);
   if (!keeps_own) {
     states_.create_passing(kGradientState, in_memory.units, in_memory.shards, options_);
     return;
@@ -96,8 +109,47 @@ void GradientSums::put_back(int unit, const Loan& loan) noexcept {
 
 std::shared_ptr<const GradientSums::Loan> GradientSums::borrow(int unit) {
   if (is_on_host(unit)) return borrow_from_host(unit);
+  if (ends_[unit] != End::Waits) return lend_sum(unit);
   if (lie_apart(unit)) return lend(unit, loans_[unit], kSum);
   return lend(unit, loans_[unit], kBoth);
+}
+
+// Of one that is used up: when nobody has it any more, its memory goes.
+std::shared_ptr<const GradientSums::Loan> GradientSums::lend_sum(int unit) {
+  if (auto shared = loans_[unit].lock()) return shared;
+  require(!is_used_up_[unit], ErrorKind::Internal, "gradient", "it has been used up before all of it came");
+  auto loan = std::make_unique<Loan>();
+  loan->lease = states_.lend(unit, kSum, StateStore::Use::Write);
+  loan->sum = loan->lease[kGradientState];
+  std::shared_ptr<const Loan> shared(loan.release(), [this, unit](const Loan* ended) {
+    const std::unique_ptr<Loan> own(const_cast<Loan*>(ended));
+    end_loan(unit, *own);
+  });
+  loans_[unit] = shared;
+  if (keeps_used_up_) kept_[unit] = shared;
+  return shared;
+}
+
+void GradientSums::end_loan(int unit, Loan& loan) noexcept {
+  if (!is_used_up_[unit]) return;
+  loan.sum.reset();
+  loan.lease.forget();
+  states_.use_up(unit, kGradientState);
+}
+
+at::Tensor GradientSums::kept(int unit) const {
+  const auto& loan = kept_[static_cast<size_t>(unit)];
+  return loan ? loan->sum : at::Tensor();
+}
+
+void GradientSums::use_up(int unit) {
+  is_used_up_[static_cast<size_t>(unit)] = 1;
+  kept_[static_cast<size_t>(unit)].reset();
+}
+
+void GradientSums::let_go() {
+  keeps_used_up_ = false;
+  for (auto& loan : kept_) loan.reset();
 }
 
 std::shared_ptr<const GradientSums::Loan> GradientSums::borrow_own(int unit) {
@@ -107,6 +159,11 @@ std::shared_ptr<const GradientSums::Loan> GradientSums::borrow_own(int unit) {
 
 void GradientSums::discard() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  // What is kept still has no values any more: nothing of it need go to a disk.
+  for (size_t unit = 0; unit < kept_.size(); ++unit)
+    if (kept_[unit]) use_up(static_cast<int>(unit));
+  let_go();
+  std::fill(is_used_up_.begin(), is_used_up_.end(), 0);
   states_.discard(kGradientState);
   if (keeps_own_) states_.discard(kOwnGradientState);
   if (on_host_) on_host_->discard();

@@ -27,10 +27,18 @@ class GradientSums {
     at::Tensor own;  // [padded_numel]; undefined without own sums
   };
 
+  /// What becomes of a unit's sum.
+  enum class End : char {
+    Waits,       // for the step, where it lies
+    UsedUp,      // before, from memory: on disk are only sums of earlier micro-batches
+    UsedUpHere,  // and there are none
+  };
+
   /// Creates the states of the trained units in their store, elements of `dtype`. With `keeps_own` the sum of
   /// this rank's shard takes the place of its own contribution, which has been packed by then: in memory it
-  /// is a part of it, on disk they lie apart. `units` are not empty and outlive this.
-  GradientSums(const std::vector<Unit>& units, int shard_rank, bool keeps_own, at::ScalarType dtype);
+  /// is a part of it, on disk they lie apart. `units` are not empty and outlive this. `ends`: one a unit.
+  GradientSums(const std::vector<Unit>& units, int shard_rank, bool keeps_own, at::ScalarType dtype,
+               std::vector<End> ends);
 
   const at::TensorOptions& options() const { return options_; }
   /// To add to a trained unit's sum, or to its own sum: they have memory, with no values at first. Shared by
@@ -44,6 +52,15 @@ class GradientSums {
   /// leaves. On the thread and the stream of whoever had the loan.
   using Leaves = std::function<void(int unit, const at::Tensor& sum)>;
   void tell_of_leaving(Leaves leaves) { leaves_ = std::move(leaves); }
+  /// From here on sums that are used up stay in memory, borrowed, until then; or until they are let go of.
+  void keep_used_up() { keeps_used_up_ = true; }
+  /// One that is kept, [shard_numel]; undefined of other units.
+  at::Tensor kept(int unit) const;
+  /// Its values are needed no more.
+  void use_up(int unit);
+  /// Those that are kept still go where they lie between backward and step.
+  void let_go();
+
   /// Loans that end now leave no values behind.
   void abandon() { abandoned_ = true; }
 
@@ -51,7 +68,10 @@ class GradientSums {
   bool is_on_host(int unit) const { return on_host_ != nullptr && on_host_->has(unit); }
   std::shared_ptr<const Loan> borrow_from_host(int unit);
   void put_back(int unit, const Loan& loan) noexcept;
-  bool lie_apart(int unit) const { return states_.is_on_disk(unit, kGradientState); }
+  bool is_brief(int unit) const { return ends_[static_cast<size_t>(unit)] == End::UsedUpHere; }
+  bool lie_apart(int unit) const { return is_brief(unit) || states_.is_on_disk(unit, kGradientState); }
+  std::shared_ptr<const Loan> lend_sum(int unit);
+  void end_loan(int unit, Loan& loan) noexcept;
   std::shared_ptr<const Loan> lend(int unit, std::weak_ptr<const Loan>& known,
                                    std::span<const std::string_view> kinds);
 
@@ -62,7 +82,11 @@ class GradientSums {
   std::unique_ptr<DeviceSums> on_host_;  // or null
   Leaves leaves_;
   bool abandoned_ = false;
-  std::exception_ptr failure_;                                // of a loan that ended
+  std::vector<End> ends_;
+  bool keeps_used_up_ = false;
+  std::vector<char> is_used_up_;                   // per unit
+  std::vector<std::shared_ptr<const Loan>> kept_;  // per unit: they ask the one above when they end
+  std::exception_ptr failure_;                     // of a loan that ended
   std::vector<std::weak_ptr<const Loan>> loans_, own_loans_;  // per unit
 };
 

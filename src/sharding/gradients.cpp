@@ -35,14 +35,22 @@ Gradients::Gradients(std::vector<Unit>& units, Group shard_group, Group replica_
 
 void Gradients::make_sums() {
   if (order_.empty()) return;
+  std::vector<GradientSums::End> ends;
+  for (const Unit& unit : units_) {
+    const bool is_used_up = unit.layout.trainable && plan_.uses_up_gradient(unit.layout);
+    const bool lies_nowhere = is_used_up && plan_.keeps_gradient_off_disk(unit.layout);
+    ends.push_back(lies_nowhere ? GradientSums::End::UsedUpHere
+                                : (is_used_up ? GradientSums::End::UsedUp : GradientSums::End::Waits));
+  }
   sums_.emplace(units_, shard_group_.rank(), keeps_own_sums() && buckets_.group().size() > 1,
-                scalar_type_of(plan_.accumulation_dtype));
+                scalar_type_of(plan_.accumulation_dtype), std::move(ends));
   for (const int unit : order_) gradient(unit) = UnitGradient(units_[unit].layout, sums_->options());
 }
 
 void Gradients::begin_backward(bool boundary, GradientObserver* observer) {
   boundary_ = boundary;
   observer_ = boundary ? observer : nullptr;
+  if (observer_ != nullptr && sums_) sums_->keep_used_up();
   next_ = 0;
   for (const int unit : order_) gradient(unit).move_to(GradientState::Waiting);
 }

@@ -56,6 +56,15 @@ class Gradients {
   /// Forgets a backward that failed.
   void abandon();
 
+  /// Whether a unit's sum is used up in a backward that has an observer: from sum_is_final() on it is kept in
+  /// memory until use_up(), after which nobody sees it, or until let_go_of_sums().
+  bool uses_up(int unit) const { return plan_.uses_up_gradient(units_[static_cast<size_t>(unit)].layout); }
+  at::Tensor kept_sum(int unit) const { return sums_->kept(unit); }
+  void use_up(int unit) { sums_->use_up(unit); }
+  void let_go_of_sums() {
+    if (sums_) sums_->let_go();
+  }
+
   /// Per parameter: did this rank produce a gradient since clear()?
   const std::vector<char>& used() const { return used_; }
   /// Factor that turns the raw sum into a sum of true gradients (the predivision undone).

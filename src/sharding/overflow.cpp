@@ -17,6 +17,11 @@ bool has_overflow(const at::Tensor& gradient) {
 // This rank's first: its number among the rank's parameters, or -1.
 int own_overflow(ShardedModel& model) {
   for (const OptimizerShard& shard : model.optimizer_shards) {
+    if (model.has_used_up(shard.unit)) {
+      const int found = model.overflow_of_used_up(shard.unit);
+      if (found >= 0) return found;
+      continue;
+    }
     const auto lease = model.states.lend(shard.unit, {kGradientState}, StateStore::Use::Read);
     for (const ShardSegment& segment : shard.segments)
       if (has_overflow(lease[kGradientState].narrow(0, segment.begin, segment.numel())))

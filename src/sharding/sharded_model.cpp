@@ -120,12 +120,15 @@ void ShardedModel::open_disk(const OptimizerSpec& spec) {
                                                                          .queue_depth = how.queue_depth,
                                                                          .threads = how.threads,
                                                                          .open_device = open_device});
+    std::vector<char> two_places;
+    for (const UnitLayout& unit : plan.units)
+      two_places.push_back(plan.steps_in_backward(unit) && !plan.updates_in_place());
     states.keep_on_disk(std::make_unique<tiers::DiskStates>(
-        std::move(file), tiers::DiskStatesOptions{.piece_numel = how.piece_numel,
-                                                  .buffers = how.buffer_count,
-                                                  .read_ahead = how.read_ahead,
-                                                  .write_behind = how.write_behind,
-                                                  .two_places = plan.step_in_backward}));
+                            std::move(file), tiers::DiskStatesOptions{.piece_numel = how.piece_numel,
+                                                                      .buffers = how.buffer_count,
+                                                                      .read_ahead = how.read_ahead,
+                                                                      .write_behind = how.write_behind}),
+                        std::move(two_places));
   });
 }
 
@@ -199,8 +202,34 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
   take_squares_of_leaving();
   used_everywhere.assign(names_.size(), 0);
   AheadUpdates* const updates = optimizer->ahead();
-  if (plan.step_in_backward && updates != nullptr)
-    ahead_ = std::make_unique<StepAhead>(units, states, *updates, parameter_count());
+  if (!plan.step_in_backward || updates == nullptr) return;
+  ahead_ = std::make_unique<StepAhead>(units, states, *updates, *gradients, parameter_count(),
+                                       plan.updates_in_place());
+  ahead_->tell_of_use([this](int unit, const at::Tensor& sum) { see_used_up(unit, sum); });
+}
+
+// The norm needs no more of a gradient than its squares.
+void ShardedModel::see_used_up(int unit, const at::Tensor& sum) {
+  const auto add = [&](const std::vector<OptimizerShard>& shards, GradientSquares& squares) {
+    for (const OptimizerShard& shard : shards)
+      if (shard.unit == unit) squares.add(shard, sum);
+  };
+  add(optimizer_shards, squares_);
+  add(counted_elsewhere_, squares_elsewhere_);
+}
+
+int ShardedModel::overflow_of_used_up(int unit) const {
+  const auto* const squares = squares_.of(unit);
+  if (squares == nullptr) return -1;
+  for (const OptimizerShard& shard : optimizer_shards) {
+    if (shard.unit != unit) continue;
+    size_t number = 0;
+    for (const ShardSegment& segment : shard.segments) {
+      if (segment.counted_begin == segment.counted_end) continue;
+      if (!(*squares)[number++].isfinite().all().item<bool>()) return segment.parameter;
+    }
+  }
+  return -1;
 }
 
 // When a sum leaves the device its squares stay there: the norm needs no more of it.
@@ -286,7 +315,7 @@ at::Tensor ShardedModel::own_squares(double scale) {
   const auto of = [&](std::span<const OptimizerShard> shards, const GradientSquares& left) {
     if (optimizer->has_squares_on_device())
       return squared_norm_on_device(states, shards, scale, mesh.device(), &left);
-    return at::full({1}, squared_norm(states, shards, scale, everything),
+    return at::full({1}, squared_norm(states, shards, scale, everything, &left),
                     at::TensorOptions(mesh.device()).dtype(at::kDouble));
   };
   const at::Tensor counted = of(optimizer_shards, squares_);
@@ -322,7 +351,7 @@ void ShardedModel::run(StepInput input) {
     optimizer->step(input);
   } catch (const Error& error) {
     // Others have been refused before anything changed. The other ranks wait for this one's next shards.
-    is_torn_ = error.kind() == ErrorKind::Io || error.kind() == ErrorKind::Corrupt;
+    is_torn_ = error.kind() == ErrorKind::Io || error.kind() == ErrorKind::Corrupt || is_bound();
     if (is_torn_) mesh.report_failure(error.what());
     throw;
   }
@@ -333,6 +362,19 @@ void ShardedModel::require_whole() const {
   require(!is_torn_, ErrorKind::Usage, "engine",
           "a step failed on its way: some of the states are of before it, some of after it",
           "make a new engine and load a checkpoint");
+}
+
+void ShardedModel::require_one_step(std::string_view call) const {
+  require(!plan.updates_in_place() || !is_bound(), ErrorKind::Usage, call,
+          "units were updated in place in backward: parameters are part old, part new until step()",
+          "call step() first");
+}
+
+void ShardedModel::open_to_writes(std::string_view call) {
+  require(!is_bound(), ErrorKind::Usage, call,
+          "values are written after units were updated with their gradients in backward",
+          "call step() first, or set offload.step_in_backward to off");
+  forget_ahead();
 }
 
 void ShardedModel::update(StepInput input, const at::Tensor& sums) {
@@ -348,6 +390,15 @@ void ShardedModel::update(StepInput input, const at::Tensor& sums) {
   }
   const std::shared_ptr<StepOutcome> outcome = under_way_->outcome;
   settle();
+  if (outcome->skipped() && plan.updates_in_place()) {
+    is_torn_ = true;
+    const std::string found = first_overflow(*this);
+    fail(ErrorKind::Unsupported, "step",
+         "gradients are not finite" + (found.empty() ? "" : " (" + found + ")") +
+             ", and units were updated in place: their states are lost",
+         "resume from the last checkpoint; with offload.step_in_backward \"on\" such a step is skipped, for "
+         "twice the room on disk");
+  }
   if (outcome->skipped()) return;
   input.gradient_scale *= outcome->clip().coefficient;
   input.used = used_everywhere;
@@ -370,6 +421,7 @@ StepResult ShardedModel::step(double lr, std::optional<Betas> betas) {
   if (knows && outcome->skipped()) outcome->overflow = first_overflow(*this);
   forget_ahead();
   gradients->clear();
+  if (ahead_) squares_.clear(), squares_elsewhere_.clear();
   return result;
 }
 
@@ -393,13 +445,21 @@ void ShardedModel::on_gradient(int parameter, const at::Tensor& gradient) {
   if (ahead_) ahead_->advance(gradients->used());
 }
 
+void ShardedModel::end_backward() {
+  gradients->end_backward();
+  if (!ahead_ || !ahead_->is_open()) return;
+  residency->finish_fetches();
+  ahead_->finish(gradients->used());
+}
+
 void ShardedModel::abandon_backward() {
   forget_ahead();
   gradients->abandon();
+  if (ahead_) squares_.clear(), squares_elsewhere_.clear();
 }
 
 void ShardedModel::forget_ahead() {
-  if (ahead_) ahead_->forget();
+  if (ahead_ && !ahead_->forget()) is_torn_ = true;
 }
 
 at::Tensor ShardedModel::gather(Place place, const at::Tensor& shard) const {

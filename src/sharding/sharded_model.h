@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -53,11 +54,23 @@ class ShardedModel {
   /// the plan says so units are updated with them as soon as their gradients are final.
   void begin_backward(bool boundary, double lr, std::optional<Betas> betas);
   void on_gradient(int parameter, const at::Tensor& gradient);
+  /// Sends and updates what is left. Collective.
+  void end_backward();
+  /// After one that was updated in place the states are lost: require_whole() says so.
   void abandon_backward();
-  /// Before values are written by others: nothing of what was updated ahead happens.
-  void forget_ahead();
+  /// Before values are written by others: nothing of what was updated ahead happens. Throws Usage, naming
+  /// `call`, where it has.
+  void open_to_writes(std::string_view call);
   /// Throws Usage after a step that failed on its way: states are part old, part new.
   void require_whole() const;
+  /// Throws Usage, naming `call`, between a backward in which units were updated in place and its step.
+  void require_one_step(std::string_view call) const;
+  /// Whether the gradient of this step is no more.
+  bool has_used_up(int unit) const { return ahead_ && ahead_->has_used_up(unit); }
+  /// Whether what was updated in backward allows for no change any more.
+  bool is_bound() const { return ahead_ && ahead_->binds(); }
+  /// The first parameter of this rank with an infinite gradient among those that are used up; -1: none.
+  int overflow_of_used_up(int unit) const;
   /// Pieces of states that were updated in backward, of all steps.
   int64_t pieces_ahead() const { return ahead_ ? ahead_->pieces() : 0; }
 
@@ -113,6 +126,8 @@ class ShardedModel {
   at::Tensor add_up_step();
   void update(StepInput input, const at::Tensor& sums);
   void run(StepInput input);
+  void forget_ahead();
+  void see_used_up(int unit, const at::Tensor& sum);
 
   double total_weight_ = 0;  // 0: losses are means
 
@@ -132,7 +147,7 @@ class ShardedModel {
     bool is_counted;  // by the optimizer
   };
   std::optional<UnderWay> under_way_;  // a step that was not settled
-  bool is_torn_ = false;               // a step failed on its way
+  bool is_torn_ = false;               // a step failed on its way, or nothing came of one in place
   bool has_stepped_ = false;           // used_everywhere says something
   std::unique_ptr<StepAhead> ahead_;   // where plan.step_in_backward
 };

@@ -52,7 +52,7 @@ DiskStates::DiskStates(std::unique_ptr<DiskFile> file, const DiskStatesOptions& 
 DiskStates::~DiskStates() { file_.reset(); }
 
 DiskStates::State DiskStates::add(const std::string& name, int64_t numel, int64_t element_bytes,
-                                  int64_t parts) {
+                                  int64_t parts, bool two_places) {
   const int64_t piece_numel = options_.piece_numel / parts;
   require(piece_numel * parts == options_.piece_numel, ErrorKind::Usage, name,
           "pieces of " + std::to_string(options_.piece_numel) + " elements are no multiple of " +
@@ -66,7 +66,7 @@ DiskStates::State DiskStates::add(const std::string& name, int64_t numel, int64_
   for (int64_t begin = 0; begin < numel; begin += piece_numel) {
     const int64_t bytes = std::min(piece_numel, numel - begin) * element_bytes;
     stored.pieces.push_back(file_->add_extent(bytes));
-    if (options_.two_places) stored.second_places.push_back(file_->add_extent(bytes));
+    if (two_places) stored.second_places.push_back(file_->add_extent(bytes));
   }
   states_.push_back(std::move(stored));
   return static_cast<State>(states_.size()) - 1;
@@ -118,6 +118,17 @@ void DiskStates::start_reads() {
   }
 }
 
+bool DiskStates::is_ahead(const Piece& piece) const {
+  const auto rest = sweep_.begin() + static_cast<int64_t>(next_);
+  return std::find(rest, sweep_.end(), piece) != sweep_.end();
+}
+
+// Through its slot all the same: those after it are being read into the next ones.
+void DiskStates::skip() {
+  take();
+  give_back(/*changed=*/false);
+}
+
 std::vector<std::byte*> DiskStates::take() {
   require(next_ < sweep_.size() && !is_taken_, ErrorKind::Internal, "disk tier",
           "a piece is taken that is not the next of its sweep");
@@ -146,7 +157,10 @@ bool DiskStates::is_there() const {
 void DiskStates::give_back(bool changed) { end_taking(changed, /*provisionally=*/false); }
 
 void DiskStates::give_back_provisionally() {
-  require(options_.two_places, ErrorKind::Internal, "disk tier", "pieces have no second place");
+  const Piece& piece = sweep_.at(next_);
+  for (const State state : piece.states)
+    require(!states_[static_cast<size_t>(state)].second_places.empty(), ErrorKind::Internal, "disk tier",
+            states_[static_cast<size_t>(state)].name + " has no second place");
   end_taking(/*changed=*/true, /*provisionally=*/true);
 }
 

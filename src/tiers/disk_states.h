@@ -19,8 +19,6 @@ struct DiskStatesOptions {
   int buffers = 4;                         // of the ring, at least 2
   bool read_ahead = true;                  // pieces of a sweep are read before they are asked for
   bool write_behind = true;                // and written while the next ones are worked on
-  // Pieces have a second place on the disk, so that what was there stays until accept(). Twice the bytes.
-  bool two_places = false;
 };
 
 /// Not thread safe. Bytes only: elements have as many as their state says.
@@ -39,8 +37,10 @@ class DiskStates {
   ~DiskStates();
 
   /// A state of zeros, of which nothing is written. `name`: for errors. `parts`: its pieces have piece_numel
-  /// / parts elements.
-  State add(const std::string& name, int64_t numel, int64_t element_bytes, int64_t parts = 1);
+  /// / parts elements. `two_places`: each has a second one, so that what was there stays until accept().
+  /// Twice the bytes.
+  State add(const std::string& name, int64_t numel, int64_t element_bytes, int64_t parts = 1,
+            bool two_places = false);
   const DiskStatesOptions& options() const { return options_; }
 
   /// Elements [begin, begin + numel) of one state, through a buffer of one piece: those of the states that
@@ -74,6 +74,10 @@ class DiskStates {
   /// ring, `buffers` times the largest piece ever announced, is there from now on.
   void announce(std::vector<Piece> pieces);
   bool is_next(const Piece& piece) const { return next_ < sweep_.size() && sweep_[next_] == piece; }
+  /// Whether a piece is one of those that are still to be taken.
+  bool is_ahead(const Piece& piece) const;
+  /// The next piece is left as it is.
+  void skip();
   /// The next piece of the sweep: the memory of each of its states. Until give_back().
   std::vector<std::byte*> take();
   /// Ends take(). With `changed` the values are written, at once or behind; errors of writes behind come with

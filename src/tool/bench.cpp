@@ -437,7 +437,7 @@ int run_bench(int argc, char** argv) {
       ->check(CLI::Range(2, 1024));
   step->add_option("--step-in-backward", arguments.ahead,
                    "whether units on disk are updated while backward goes on; auto: where nothing is clipped")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->check(CLI::IsMember({"auto", "on", "in_place", "off"}))
       ->capture_default_str();
   step->add_option("--clipping", arguments.clipping, "norm at which gradients are clipped; 0: not at all")
       ->check(CLI::NonNegativeNumber)

@@ -89,7 +89,9 @@ void set_offload(EngineOptions& options, const BenchArguments& arguments, bool o
   options.offload.path = arguments.disk_path;
   if (arguments.disk_buffers > 0) options.offload.buffer_count = arguments.disk_buffers;
   if (arguments.ahead != "auto")
-    options.offload.step_in_backward = arguments.ahead == "on" ? StepInBackward::On : StepInBackward::Off;
+    options.offload.step_in_backward = arguments.ahead == "on"         ? StepInBackward::On
+                                       : arguments.ahead == "in_place" ? StepInBackward::InPlace
+                                                                       : StepInBackward::Off;
   if (arguments.offload == "none") return;
   const Tier tier = arguments.offload == "host" ? Tier::Host : Tier::Disk;
   const std::vector<std::string>& parts = arguments.offload_parts;

@@ -25,8 +25,9 @@ States states_of(const Plan& plan) {
   for (const UnitLayout& unit : plan.units) {
     in(states.parameters, unit.tiers.parameter) += unit.slab_bytes() / owners;
     if (!unit.trainable) continue;
-    in(states.gradients, unit.tiers.gradient) +=
-        (whole_gradient ? unit.padded_numel : unit.shard_numel) * plan.state.gradient_bytes;
+    if (!plan.keeps_gradient_off_disk(unit) || whole_gradient)
+      in(states.gradients, unit.tiers.gradient) +=
+          (whole_gradient ? unit.padded_numel : unit.shard_numel) * plan.state.gradient_bytes;
     in(states.masters, unit.tiers.master) += unit.shard_numel * master_bytes_of(plan.state, unit.dtype);
     in(states.optimizer, unit.tiers.optimizer) += plan.state.optimizer_bytes_of(unit.shard_numel);
   }
