@@ -162,6 +162,22 @@ TEST(PipelineRuns, PutActivationsAway) {
   }
 }
 
+// Each rank chooses for its own blocks, from what it has measured in the first step; one has none.
+TEST(PipelineRuns, ChooseWhatIsRecomputed) {
+  const SmallRun small;
+  train_run(1, small.config(1, joined(kBase, {"zero_optimization.stage=1"}), "alone"));
+  const Overrides chosen{"activation_checkpointing.recompute=auto", "activation_checkpointing.memory=110KiB"};
+  train_run(2, small.config(2, joined(joined(kBase, through(2, "interleaved")), chosen), "two"));
+  train_run(4, small.config(4,
+                            joined(joined(kBase, through(4, "zb-h1")),
+                                   joined(chosen, {"parallel.stage_blocks=[0,2,1,1]"})),
+                            "four"));
+  expect_same_run(small.path() / "two", small.path() / "alone");
+  expect_same_run(small.path() / "four", small.path() / "alone");
+  EXPECT_ERROR(small.config(2, joined(through(2, "1f1b"), {chosen[0]})), Config,
+               "activation_checkpointing.memory");
+}
+
 TEST(PipelineRuns, GoOnOnAnyOtherMesh) {
   const SmallRun small;
   const Overrides saves = joined(kBase, {"checkpoint.interval_steps=2", "checkpoint.keep_last=0"});

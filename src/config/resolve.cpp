@@ -81,8 +81,12 @@ void check_pipeline(const Config& c) {
   refuse(!c.precision.fp32_parameters.empty(), "precision.fp32", "train all parameters in one type");
   refuse(c.precision.autocast, "torch_autocast.enabled", "train in bf16 (bf16.enabled)");
   refuse(c.offload.is_auto(), "offload", "say where each kind of state is");
-  refuse(c.recompute.every == kRecomputeAuto, "activation_checkpointing.recompute",
-         "recompute all blocks, or every k-th");
+  // What is free would have to be shared by micro-batches under way.
+  require(
+      c.recompute.every != kRecomputeAuto || c.recompute.memory_bytes >= 0, ErrorKind::Config,
+      c.place("activation_checkpointing.memory"),
+      "activation_checkpointing.memory: recompute \"auto\" finds out what is free without a pipeline only",
+      "say what a rank's blocks may keep of a micro-batch");
 }
 
 void check_ranks(const Config& c, int ranks) {

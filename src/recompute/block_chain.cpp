@@ -7,9 +7,11 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -26,6 +28,11 @@
 namespace zero {
 
 using Clock = std::chrono::steady_clock;
+
+namespace {
+/// Neighbouring blocks that run at once: the first, and the one behind the last.
+using Range = std::pair<int64_t, int64_t>;
+}  // namespace
 
 /// The blocks as they ran last. Backward may tell from another thread.
 struct BlockChain::Measured {
@@ -45,6 +52,14 @@ struct BlockChain::Measured {
     if (again != block + 1) return;
     blocks[again].backward_s = std::chrono::duration<double>(Clock::now() - again_at).count();
   }
+  void ran(int64_t first, int64_t last) {
+    const std::lock_guard lock(mutex);
+    ranges.emplace(first, last);
+  }
+  bool has_no_blocks() const {
+    return !ranges.empty() && std::all_of(ranges.begin(), ranges.end(),
+                                          [](const Range& range) { return range.first == range.second; });
+  }
   void tell_kept(int64_t block, int64_t bytes) {
     const std::lock_guard lock(mutex);
     blocks[block].kept_bytes = std::max(blocks[block].kept_bytes, static_cast<double>(bytes));
@@ -54,14 +69,14 @@ struct BlockChain::Measured {
 
   std::mutex mutex;
   std::vector<Figures> blocks;
-  int64_t again = -1;  // computed again last; none before a backward
+  std::set<Range> ranges;  // that ran: of a pipeline's rank, its stages'; one without blocks has run too
+  int64_t again = -1;      // computed again last; none before a backward
   Clock::time_point again_at;
 };
 
-/// A plan of the blocks from 0 on.
+/// A plan of each range.
 struct BlockChain::Choice {
-  std::vector<detail::ChainPart> parts;
-  int64_t blocks;
+  std::map<Range, std::vector<detail::ChainPart>> parts;
 };
 
 struct BlockChain::Stores {
@@ -131,8 +146,21 @@ at::Tensor run_measured(const at::Tensor& x, int64_t index, const Block& block, 
 
 constexpr int kColumns = 4;
 
+/// Throws Config unless ranks along "dp" and "tp", which have the same blocks, give the same text.
+/// Collective.
+void require_same_blocks(const Mesh& mesh, const std::string& text) {
+  for (const Axis& axis : mesh.axes()) {
+    if (axis.name != "dp" && axis.name != "tp") continue;
+    const Group along = mesh.group(axis.name);
+    for (const std::string& other : detail::gather_text(mesh, along, text, "measured blocks"))
+      require(other == text, ErrorKind::Config, "recompute",
+              "ranks along \"" + axis.name + "\" have measured " + text + " and " + other);
+  }
+}
+
 /// The largest of all ranks along "dp" and "tp".
 at::Tensor most_of(const Mesh& mesh, const at::Tensor& own) {
+  if (own.numel() == 0) return own;
   const at::Tensor figures = own.to(mesh.device()).flatten();
   for (const Axis& axis : mesh.axes())
     if (axis.name == "dp" || axis.name == "tp")
@@ -259,6 +287,15 @@ std::string paragraph(const std::vector<detail::ChainUnit>& units, const detail:
   return text.str();
 }
 
+/// Parts of blocks that are counted from `first` on.
+void move_by(Parts& parts, int first) {
+  for (detail::ChainPart& part : parts) {
+    part.first += first;
+    part.last += first;
+    move_by(part.inside, first);
+  }
+}
+
 std::shared_ptr<const BlockChain::Stores> stores_of(const RecomputePolicy& policy) {
   const bool is_auto = policy.tier == ActivationTier::Auto;
   const bool host = is_auto || policy.tier == ActivationTier::Host,
@@ -295,8 +332,10 @@ BlockChain::BlockChain(const RecomputePolicy& policy) : policy_(policy) {
 
 at::Tensor BlockChain::run(at::Tensor x, int64_t first, int64_t last, const Block& block) {
   const bool has_gradient = c10::GradMode::is_enabled();
-  if (has_gradient && choice_ && first == 0 && last == choice_->blocks)
-    return run_parts(x, choice_->parts, block, policy_, stores_.get());
+  if (has_gradient && choice_)
+    if (const auto chosen = choice_->parts.find({first, last}); chosen != choice_->parts.end())
+      return run_parts(x, chosen->second, block, policy_, stores_.get());
+  if (has_gradient && measured_ && !choice_) measured_->ran(first, last);
   StoreScope scope;
   if (has_gradient && stores_ && !measured_)
     scope.emplace(*stores_->of(policy_.tier == ActivationTier::Host ? Tier::Host : Tier::Disk));
@@ -314,23 +353,44 @@ at::Tensor BlockChain::run(at::Tensor x, int64_t first, int64_t last, const Bloc
 bool BlockChain::must_choose() const {
   if (!measured_ || choice_) return false;
   const std::lock_guard lock(measured_->mutex);
-  return measured_->again >= 0;
+  return measured_->again >= 0 || measured_->has_no_blocks();
 }
 
+// Ranges share the memory by what they would keep.
 std::string BlockChain::choose(const Mesh& mesh) {
   require(must_choose(), ErrorKind::Usage, "recompute", "there is nothing to choose from",
           "call it once, with an automatic policy, after the first backward");
-  detail::require_same(mesh, std::to_string(measured_->blocks.size()) + " blocks", "measured blocks");
-  const std::vector<detail::ChainUnit> units = units_of(most_of(mesh, figures_of(measured_->blocks)));
+  require_same_blocks(mesh, std::to_string(measured_->blocks.size()) + " blocks");
+  const at::Tensor figures = most_of(mesh, figures_of(measured_->blocks));
   const std::vector<detail::ChainTier> tiers = tiers_of(mesh, stores_.get());
-  const auto plan = best_plan(units, policy_, tiers, stores_ && stores_->disk);
-  if (!plan)
-    fail(ErrorKind::Config, "recompute",
-         "the blocks need " + mebibytes(detail::least_budget_bytes(units)) +
-             " at least, whatever is computed again, and may keep " + mebibytes(policy_.memory_bytes),
-         "allow them more, or make the micro-batch smaller");
-  choice_ = std::make_shared<const Choice>(Choice{.parts = plan->parts, .blocks = std::ssize(units)});
-  return paragraph(units, *plan, policy_.memory_bytes, tiers);
+  std::map<Range, std::vector<detail::ChainUnit>> units;
+  double all_bytes = 0;
+  for (const Range& range : measured_->ranges) {
+    if (range.first == range.second) continue;
+    units[range] = units_of(figures.narrow(0, range.first, range.second - range.first));
+    all_bytes += static_cast<double>(detail::most_bytes(units[range]));
+  }
+  Choice choice;
+  std::string text;
+  detail::together(mesh, "recompute", [&] {
+    for (const auto& [range, those] : units) {
+      RecomputePolicy own = policy_;
+      const double share = all_bytes > 0 ? static_cast<double>(detail::most_bytes(those)) / all_bytes : 1;
+      if (units.size() > 1)
+        own.memory_bytes = static_cast<int64_t>(static_cast<double>(own.memory_bytes) * share);
+      auto plan = best_plan(those, own, tiers, stores_ && stores_->disk);
+      if (!plan)
+        fail(ErrorKind::Config, "recompute",
+             "the blocks need " + mebibytes(detail::least_budget_bytes(those)) +
+                 " at least, whatever is computed again, and may keep " + mebibytes(own.memory_bytes),
+             "allow them more, or make the micro-batch smaller");
+      move_by(plan->parts, static_cast<int>(range.first));
+      text += (text.empty() ? "" : "; ") + paragraph(those, *plan, own.memory_bytes, tiers);
+      choice.parts[range] = std::move(plan->parts);
+    }
+  });
+  choice_ = std::make_shared<const Choice>(std::move(choice));
+  return text.empty() ? "recomputation: there are no blocks here" : text;
 }
 
 ActivationStoreStats BlockChain::stored(Tier tier) const {
