@@ -213,7 +213,6 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       R"({"optimizer": {"params": {"amsgrad": true}}})",
       R"({"optimizer": {"type": "OneBitAdam"}})",
       R"({"wandb": {"enabled": true}})",
-      R"({"comms_logger": {"verbose": true}})",
   };
   for (const char* text : texts) EXPECT_EQ(kind_of(text), ErrorKind::Unsupported) << text;
   EXPECT_EQ(

@@ -254,6 +254,21 @@ TEST(Config, OverridesComeLastAndNameTheirPlace) {
   EXPECT_EQ(c.place("zero_optimization.stage"), "--set zero_optimization.stage=3");
 }
 
+TEST(Config, MonitorsAndTables) {
+  const Config c = parse(
+      R"({"tensorboard": {"enabled": true, "output_path": "logs", "job_name": "auto"}, "csv_monitor": null,
+                             "comms_logger": {"verbose": false}, "wall_clock_breakdown": true, "dump_state": true})");
+  EXPECT_TRUE(c.logging.tensorboard.enabled);
+  EXPECT_EQ(c.logging.tensorboard.output_path, "logs");
+  EXPECT_EQ(c.logging.tensorboard.job_name, "DeepSpeedJobName");
+  EXPECT_FALSE(c.logging.csv.enabled);
+  EXPECT_TRUE(c.logging.comms_logger) << "by its presence, as in DeepSpeed";
+  EXPECT_TRUE(c.logging.wall_clock_breakdown && c.logging.dump_state && !c.logging.memory_breakdown);
+  EXPECT_TRUE(c.origin.notes.empty());
+  EXPECT_FALSE(parse(R"({"comms_logger": {"enabled": false}})").logging.comms_logger);
+  EXPECT_EQ(parse(to_json(c)), c);
+}
+
 // Files as DeepSpeed's users have them, without what this version does not do.
 TEST(Config, DeepSpeedFiles) {
   const Config zero2 = parse(R"({

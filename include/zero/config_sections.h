@@ -254,9 +254,21 @@ struct CheckpointConfig {
 };
 
 /// `logging`.
+struct MonitorConfig {
+  bool enabled = false;
+  std::string output_path =
+      {};  // "": run.directory/tensorboard or csv_monitor; relative to the working directory
+  std::string job_name = "DeepSpeedJobName";  // a directory below it
+  bool operator==(const MonitorConfig&) const = default;
+};
 struct LoggingConfig {
   std::string metrics_file = "metrics.jsonl";  // relative to run.directory; "" none
   int64_t print_interval_steps = 10;           // also steps_per_print
+  MonitorConfig tensorboard = {}, csv = {};    // DeepSpeed's tensorboard and csv_monitor
+  bool wall_clock_breakdown = false;           // with each line of progress: where its steps' time went
+  bool memory_breakdown = false;               // with each line of progress: memory by purpose and tier
+  bool dump_state = false;                     // the effective configuration, at the start
+  bool comms_logger = false;                   // at the end: what was sent, by axis and operation
   bool operator==(const LoggingConfig&) const = default;
 };
 

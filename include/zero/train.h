@@ -35,8 +35,11 @@ struct StepReport {
   int64_t tokens = 0;           // trained on since the start of the run
   double tokens_per_s = 0;      // of this step, over all ranks
   double step_s = 0;            // wall time of this step
-  double waited_s = 0;          // of it, rank 0 blocked on collectives
-  int64_t resident_bytes = 0;   // of rank 0's process, now and at its peak
+  double forward_s = 0;         // of it, in forwards and backwards; of a pipeline all in forward_s
+  double backward_s = 0;
+  double optimizer_s = 0;      // and in Engine::step(); on a device, until the host went on
+  double waited_s = 0;         // of it, rank 0 blocked on collectives
+  int64_t resident_bytes = 0;  // of rank 0's process, now and at its peak
   int64_t peak_resident_bytes = 0;
   int64_t slab_bytes = 0;  // of rank 0's gathered parameters beyond its own, now and at the peak
   int64_t peak_slab_bytes = 0;

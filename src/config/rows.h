@@ -180,6 +180,7 @@ Rows own_rows();
 Row model_row();
 Row lora_row();
 Row gemini_row();
+Rows monitor_rows();
 Rows unsupported_rows();  // sections and top-level keys of DeepSpeed that this version does not do
 
 }  // namespace zero::config

@@ -173,8 +173,8 @@ Row off(const OffSection& section) {
 const Rows& all_rows() {
   static const Rows rows = [] {
     Rows all = deepspeed_batch_rows();
-    for (Rows part :
-         {Rows{zero_optimization_row(), optimizer_row(), scheduler_row()}, own_rows(), unsupported_rows()}) {
+    for (Rows part : {Rows{zero_optimization_row(), optimizer_row(), scheduler_row()}, own_rows(),
+                      monitor_rows(), unsupported_rows()}) {
       for (Row& row : part) all.push_back(std::move(row));
     }
     return all;

@@ -13,10 +13,6 @@ Row off_unless_enabled(std::string name, std::vector<std::string> others, std::s
   return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc)});
 }
 
-Row off_monitor(std::string name, std::vector<std::string> others, std::string doc) {
-  return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc), true});
-}
-
 Row pipeline_row() {
   return section<Config>(
       "pipeline",
@@ -36,31 +32,6 @@ Rows precision_rows() {
           hint<Dtype>("seq_parallel_communication_data_type", training_dtype(), Dtype::f32,
                       "no sequence parallelism"),
           off("sparse_gradients", {false}, "gradients are dense")};
-}
-
-Rows monitor_rows() {
-  return {off_unless_enabled("flops_profiler",
-                             {"recompute_fwd_factor", "profile_step", "module_depth", "top_modules",
-                              "detailed", "output_file"},
-                             "no FLOPs profiler"),
-          off_monitor("tensorboard", {"output_path", "job_name"}, "metrics go to logging.metrics_file"),
-          off_monitor("csv_monitor", {"output_path", "job_name"}, "metrics go to logging.metrics_file"),
-          off_monitor("wandb", {"group", "team", "project"}, "metrics go to logging.metrics_file"),
-          off_monitor("comet",
-                      {"samples_log_interval", "project", "workspace", "api_key", "experiment_name",
-                       "experiment_key", "online", "mode"},
-                      "metrics go to logging.metrics_file"),
-          off(OffSection{"comms_logger",
-                         "enabled",
-                         {false},
-                         {"prof_all", "prof_ops", "verbose", "debug"},
-                         "the engine counts its own traffic",
-                         false,
-                         true}),
-          hint("wall_clock_breakdown", boolean(), false, "no times of single operations are printed"),
-          hint("memory_breakdown", boolean(), false, "metrics have the resident bytes"),
-          hint("dump_state", boolean(), false, "the effective configuration is stored with the run"),
-          hint<std::string>("log_level", text(), "", "there is one level")};
 }
 
 Rows parallelism_rows() {
@@ -101,7 +72,7 @@ Rows method_rows() {
 
 Rows unsupported_rows() {
   Rows rows;
-  for (Rows part : {precision_rows(), parallelism_rows(), method_rows(), monitor_rows()}) {
+  for (Rows part : {precision_rows(), parallelism_rows(), method_rows()}) {
     for (Row& row : part) rows.push_back(std::move(row));
   }
   return rows;

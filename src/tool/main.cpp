@@ -18,7 +18,7 @@ void print_help(std::ostream& out) {
   out << "zero: train models that do not fit on one device\n\nUsage: zero VERB [ARGS...]   (zero VERB "
          "--help)\n\n";
   for (const auto& verb : zero::tool::verbs())
-    out << "  " << verb.name << std::string(14 - std::strlen(verb.name), ' ') << verb.help << "\n";
+    out << "  " << verb.name << std::string(16 - std::strlen(verb.name), ' ') << verb.help << "\n";
   out << "\n  --help        this list\n  --version     the version\n";
 }
 

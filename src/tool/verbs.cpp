@@ -18,6 +18,8 @@ std::span<const Verb> verbs() {
       {"fit", "your own text to a trained model, in the time that you give", run_fit, Output::Progress},
       {"tokenize", "text to a token file", run_tokenize},
       {"config", "a configuration to start from, or check one", run_config},
+      {"convert-config", "DeepSpeed's, accelerate's or the Trainer's settings as a configuration",
+       run_convert_config},
       {"plan", "bytes per rank and traffic per step, without any ranks", run_plan},
       {"simulate", "one rank of many, with shapes instead of data: memory, traffic, time", run_simulate},
       {"pipeline", "schedules of a pipeline: bubble, memory, a drawing", run_pipeline},

@@ -30,6 +30,7 @@ int run_tool(int argc, char** argv);
 int run_fit(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
 int run_config(int argc, char** argv);
+int run_convert_config(int argc, char** argv);
 int run_plan(int argc, char** argv);
 int run_simulate(int argc, char** argv);
 int run_pipeline(int argc, char** argv);

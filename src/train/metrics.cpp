@@ -1,9 +1,5 @@
 #include "train/metrics.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -48,6 +44,9 @@ std::string metrics_line(const StepReport& report) {
                {"tokens", report.tokens},
                {"tokens_per_s", report.tokens_per_s},
                {"step_s", report.step_s},
+               {"forward_s", report.forward_s},
+               {"backward_s", report.backward_s},
+               {"optimizer_s", report.optimizer_s},
                {"waited_s", report.waited_s},
                {"waited_share", report.step_s > 0 ? report.waited_s / report.step_s : 0},
                {"resident_bytes", report.resident_bytes},
@@ -77,23 +76,6 @@ std::string metrics_line(int64_t step, const EvalResult& result) {
                      {"eval_perplexity", result.perplexity},
                      {"eval_tokens", result.tokens}};
   return json.dump();
-}
-
-MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail_errno(path_, "open");
-}
-
-MetricsFile::~MetricsFile() { ::close(descriptor_); }
-
-void MetricsFile::append(const std::string& line) {
-  const std::string text = line + "\n";
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(descriptor_, text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) fail_errno(path_, "write");
-    done += wrote;
-  }
 }
 
 void cut_metrics(const std::filesystem::path& path, int64_t step) {

@@ -14,23 +14,6 @@ namespace zero::training {
 std::string metrics_line(const StepReport& report);
 std::string metrics_line(int64_t step, const EvalResult& result);
 
-/// Appends lines, each in one write. Not for several threads.
-class MetricsFile {
- public:
-  /// Opens or makes the file. Throws Io.
-  explicit MetricsFile(std::filesystem::path path);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
-
-  /// Throws Io naming file and cause.
-  void append(const std::string& line);
-
- private:
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-};
-
 /// Removes the lines of steps after `step` and an unfinished last line, so that a resumed run goes on as if
 /// it had never been interrupted. Replaces the file only if something changes. Throws Corrupt for a line that
 /// is not a JSON object with a step, Io.

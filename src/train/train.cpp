@@ -17,11 +17,14 @@
 #include "mesh/agree.h"
 #include "train/activation_memory.h"
 #include "train/adapter_files.h"
+#include "train/append_file.h"
 #include "train/batches.h"
+#include "train/breakdown.h"
 #include "train/checkpoint_metadata.h"
 #include "train/file_values.h"
 #include "train/memory_figures.h"
 #include "train/metrics.h"
+#include "train/monitors.h"
 #include "train/older_checkpoint.h"
 #include "train/process_memory.h"
 #include "train/progress.h"
@@ -121,10 +124,12 @@ class Trainer {
   RunData data_;
   Sampler sampler_;
   training::RunPaths paths_;
-  std::unique_ptr<training::RunLock> lock_;         // rank 0
-  std::unique_ptr<training::MetricsFile> metrics_;  // rank 0, where wanted
-  std::unique_ptr<training::Progress> progress_;    // shows something on rank 0
-  fs::path checkpoint_;                             // to begin with; empty: none
+  std::unique_ptr<training::RunLock> lock_;        // rank 0
+  std::unique_ptr<training::AppendFile> metrics_;  // rank 0, where wanted
+  std::unique_ptr<training::Monitors> monitors_;   // rank 0
+  std::unique_ptr<training::Progress> progress_;   // shows something on rank 0
+  training::Breakdown breakdown_;
+  fs::path checkpoint_;  // to begin with; empty: none
   std::shared_ptr<LanguageModel> model_;
   std::string placement_;  // what was chosen of where states are
   TensorParallel parallel_;
@@ -143,6 +148,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       data_(open_data_together(config, mesh)),
       sampler_(training::sampler_of(config, data_.train)),
       paths_(training::paths_of(config)),
+      breakdown_(config.logging),
       checkpoint_(start()),
       model_(training::training_model(config)),
       parallel_(training::parallelized(*model_, config, mesh)),
@@ -155,7 +161,8 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   detail::together(mesh_, "run directory", [&] {
     if (mesh_.rank() != 0) return;
     training::begin_run(config_, checkpoint_, step_, options_);
-    if (!paths_.metrics.empty()) metrics_ = std::make_unique<training::MetricsFile>(paths_.metrics);
+    monitors_ = std::make_unique<training::Monitors>(config_, position_);
+    if (!paths_.metrics.empty()) metrics_ = std::make_unique<training::AppendFile>(paths_.metrics);
   });
   result_.first_step = result_.steps = step_;
   const std::string activation_memory = choose_activation_memory();
@@ -165,6 +172,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   rules.pop_back();  // its last newline
   if (config_.parallel.pipeline > 1) progress_->note("parameters of this rank's stages:");
   progress_->note(rules);
+  if (config_.logging.dump_state) progress_->note(to_json(config_));
   if (!placement_.empty()) progress_->note(placement_);
   if (const DiskStats disk = training_.engine().stats().disk; !disk.transport.empty())
     progress_->note("states on disk in " + config_.offload.how.path + ", by " + disk.transport);
@@ -263,7 +271,9 @@ StepReport Trainer::step() {
   const double waited_s = mesh_.waited_s();
   const DiskFigures disk = training::disk_figures(training_.engine().stats(), model_->block_chain());
   const at::Tensor loss_sum = training_.run([this](int64_t micro) { return micro_batch(micro); });
+  const auto stepping = Clock::now();
   const StepResult stepped = training_.engine().step();
+  const double optimizer_s = seconds_since(stepping);
   StepReport report;
   share(loss_sum, report);
 
@@ -280,6 +290,9 @@ StepReport Trainer::step() {
   report.tokens = result_.tokens;
   report.step_s = seconds_since(begin);
   report.tokens_per_s = static_cast<double>(tokens) / std::max(report.step_s, 1e-9);
+  report.forward_s = training_.times().forward_s;
+  report.backward_s = training_.times().backward_s;
+  report.optimizer_s = optimizer_s;
   report.waited_s = mesh_.waited_s() - waited_s;
   report.resident_bytes = memory.resident_bytes;
   report.peak_resident_bytes = memory.peak_resident_bytes;
@@ -299,8 +312,12 @@ StepReport Trainer::step() {
 void Trainer::record(const StepReport& report) {
   result_.steps = report.step;
   result_.loss = report.loss;
-  if (metrics_) metrics_->append(training::metrics_line(report));
+  if (metrics_) metrics_->append(training::metrics_line(report) + "\n");
+  if (monitors_) monitors_->step(report, position_);
   progress_->step(report);
+  breakdown_.add(report);
+  if (every(config_.logging.print_interval_steps) || report.step == config_.run.steps)
+    if (const std::string tables = breakdown_.tables(report); !tables.empty()) progress_->note(tables);
   if (options_.on_step) options_.on_step(report);
 }
 
@@ -316,7 +333,8 @@ void Trainer::evaluate_now() {
                                     mesh_);
   model_->train();
   result_.evaluation = found;
-  if (metrics_) metrics_->append(training::metrics_line(step_, found));
+  if (metrics_) metrics_->append(training::metrics_line(step_, found) + "\n");
+  if (monitors_) monitors_->evaluation(found, position_);
   progress_->note("step " + std::to_string(step_) + "  evaluation loss " + std::to_string(found.loss) +
                   "  perplexity " + std::to_string(found.perplexity));
 }
@@ -424,6 +442,8 @@ TrainResult Trainer::run() {
     finish_step();
   }
   finish_save(/*wait=*/true);
+  if (config_.logging.comms_logger)
+    progress_->note(training::traffic_table(mesh_, step_ - result_.first_step));
   return result_;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,22 @@
 #include "zero/model_spec.h"
 
 namespace zero::training {
+namespace {
+
+/// Adds the seconds from its making to its end.
+class Timed {
+ public:
+  explicit Timed(double& seconds) : seconds_(seconds) {}
+  ~Timed() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
 
 TrainingEngine::TrainingEngine(const Config& config, std::shared_ptr<LanguageModel> model,
                                EngineOptions options, const Mesh& mesh,
@@ -40,7 +57,9 @@ void TrainingEngine::seed_dropout(int64_t micro) {
 }
 
 at::Tensor TrainingEngine::run(const std::function<Batch(int64_t micro)>& batch) {
+  times_ = {};
   if (pipeline_) {
+    const Timed timed(times_.forward_s);
     const at::Tensor losses =
         pipeline_->train([&](int micro) { return StageTensors{batch(micro).tokens}; },
                          [&](const StageTensors& out, int micro) {
@@ -55,8 +74,15 @@ at::Tensor TrainingEngine::run(const std::function<Batch(int64_t micro)>& batch)
   for (int64_t micro = 0; micro < micro_batches_; ++micro) {
     const Batch now = batch(micro);
     seed_dropout(micro);
-    const at::Tensor loss = engine_->forward([&] { return model_->loss(now.tokens, now.targets); });
-    engine_->backward(loss);
+    at::Tensor loss;
+    {
+      const Timed timed(times_.forward_s);
+      loss = engine_->forward([&] { return model_->loss(now.tokens, now.targets); });
+    }
+    {
+      const Timed timed(times_.backward_s);
+      engine_->backward(loss);
+    }
     sum += loss.detach().to(at::kDouble);
   }
   return sum;

@@ -29,6 +29,11 @@ class TrainingEngine {
   /// Forwards and backwards of a step. `batch(micro)` may be asked several times. Returns the sum of the
   /// micro-batches' losses, a scalar in fp64 without a graph. Collective.
   at::Tensor run(const std::function<Batch(int64_t micro)>& batch);
+  /// Seconds that the last run() spent in forwards and backwards; of a pipeline all of them in forward_s.
+  struct Times {
+    double forward_s = 0, backward_s = 0;
+  };
+  Times times() const { return times_; }
   /// The loss of one batch, without gradient. Collective over the ranks of a pipeline.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
@@ -41,6 +46,7 @@ class TrainingEngine {
   std::function<uint64_t(int64_t)> seed_of_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Pipeline> pipeline_;
+  Times times_;
 };
 
 }  // namespace zero::training

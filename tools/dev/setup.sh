@@ -1,7 +1,7 @@
 # Sets up a machine: apt packages, LibTorch, configured build folder. Sourced by ./dev; uses ROOT, PRESET, LIBTORCH.
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config python3 python3-venv ca-certificates libgloo-dev
-  nlohmann-json3-dev libcli11-dev libpcre2-dev libxxhash-dev zlib1g-dev liburing-dev
+  nlohmann-json3-dev libcli11-dev libpcre2-dev libxxhash-dev zlib1g-dev liburing-dev libyaml-cpp-dev
   libsentencepiece-dev libgtest-dev)
 
 # What torch 2.11.0's metadata asks for; libtorch_cpu links to the two CUDA libraries also where there is no GPU.

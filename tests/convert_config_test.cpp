@@ -1,0 +1,174 @@
+// Settings of DeepSpeed, accelerate and the Trainer as configurations of this program.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "convert/convert.h"
+#include "support/expect_error.h"
+#include "zero/config.h"
+#include "zero/error.h"
+
+namespace zero::convert {
+namespace {
+
+bool has_line(const std::vector<std::string>& lines, const std::string& part) {
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const auto& line) { return line.find(part) != std::string::npos; });
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+// What the loader makes of it; the test fails where something is refused.
+Config loaded(const Converted& converted) {
+  EXPECT_EQ(joined(converted.refused), "");
+  return parse_config(converted.config.dump(), "converted");
+}
+
+TEST(Yaml, ValuesHaveTheirTypes) {
+  const Json json = json_of_yaml(
+      "a: 1\nb: 2.5e-1\nc: true\nd: 'true'\ne: no\nf:\ng: [1, x]\nh: {i: ~}\n# a comment\nj: 0x\n", "f");
+  EXPECT_EQ(json.dump(),
+            R"({"a":1,"b":0.25,"c":true,"d":"true","e":"no","f":null,"g":[1,"x"],"h":{"i":null},"j":"0x"})");
+}
+
+TEST(Yaml, WhatIsNoneIsRefused) {
+  EXPECT_ERROR(json_of_yaml("a: [1", "f.yaml"), Corrupt, "f.yaml:");
+  EXPECT_ERROR(json_of_yaml("a: 1\na: 2", "f"), Corrupt, "\"a\" is given twice");
+  EXPECT_ERROR(json_of_yaml("a: &x [1]\nb: [*x, *x]", "f"), Corrupt, "anchors and aliases");
+  EXPECT_ERROR(json_of_yaml(std::string(100, '[') + std::string(100, ']'), "f"), Corrupt, "64 deep");
+  EXPECT_NO_THROW(json_of_yaml("pattern: '*.bias'\nand: a & b", "f"));
+}
+
+constexpr const char* kAutoFile = R"({
+  "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto", "loss_scale": 0},
+  "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+  "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_min_lr": "auto", "warmup_max_lr": "auto",
+                                                    "warmup_num_steps": "auto"}},
+  "zero_optimization": {"stage": 3, "overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": "auto",
+                        "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto",
+                        "stage3_gather_16bit_weights_on_model_save": true},
+  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "train_batch_size": "auto",
+  "train_micro_batch_size_per_gpu": "auto"})";
+
+TEST(ConvertConfig, TheTrainerFillsInAutoValues) {
+  const Config config = loaded(
+      convert({.deepspeed = Json::parse(kAutoFile),
+               .accelerate = {},
+               .trainer = Json::parse(R"({"learning_rate": 3e-5, "adam_beta2": 0.95, "weight_decay": 0.1,
+      "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "max_steps": 200, "warmup_ratio": 0.1,
+      "bf16": true, "fp16": false, "seed": 5, "logging_steps": 7, "save_steps": 50, "output_dir": "runs/x",
+      "gradient_checkpointing": true})")}));
+  EXPECT_EQ(config.zero.stage, 3);
+  EXPECT_TRUE(config.precision.bf16);
+  EXPECT_EQ(config.train_micro_batch_size, 4);
+  EXPECT_EQ(config.gradient_accumulation_steps, 2);
+  EXPECT_EQ(config.gradient_clipping, 0.5);
+  const Json optimizer = Json::parse(to_json(config)).at("optimizer").at("params");
+  EXPECT_EQ(optimizer.at("lr"), 3e-5);
+  EXPECT_EQ(optimizer.at("betas"), Json::array({0.9, 0.95}));
+  EXPECT_EQ(optimizer.at("weight_decay"), 0.1);
+  EXPECT_EQ(config.scheduler.warmup_num_steps, 20);
+  EXPECT_EQ(config.run.steps, 200);
+  EXPECT_EQ(config.run.seed, 5);
+  EXPECT_EQ(config.run.directory, "runs/x");
+  EXPECT_EQ(config.checkpoint.interval_steps, 50);
+  EXPECT_EQ(config.logging.print_interval_steps, 7);
+  EXPECT_EQ(config.recompute.every, 1);
+}
+
+TEST(ConvertConfig, AutoValuesThatNobodyFillsAreDefaultsAndNoted) {
+  const Converted converted = convert({.deepspeed = Json::parse(kAutoFile), .accelerate = {}, .trainer = {}});
+  const Config config = loaded(converted);
+  EXPECT_TRUE(has_line(converted.notes, "optimizer.params.lr: \"auto\" is left to the default"));
+  EXPECT_EQ(converted.config.dump().find("auto"), std::string::npos);
+  EXPECT_EQ(config.zero.stage, 3);
+}
+
+TEST(ConvertConfig, AcceleratesDeepSpeedSection) {
+  const Json accelerate = json_of_yaml(R"(compute_environment: LOCAL_MACHINE
+debug: false
+deepspeed_config:
+  gradient_accumulation_steps: 4
+  gradient_clipping: 1.0
+  offload_optimizer_device: cpu
+  offload_param_device: none
+  zero3_init_flag: true
+  zero3_save_16bit_model: true
+  zero_stage: 2
+distributed_type: DEEPSPEED
+downcast_bf16: 'no'
+enable_cpu_affinity: false
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 2
+rdzv_backend: static
+same_network: true
+tpu_env: []
+use_cpu: false
+)",
+                                       "f");
+  const Config config = loaded(convert({.deepspeed = {}, .accelerate = accelerate, .trainer = {}}));
+  EXPECT_EQ(config.zero.stage, 2);
+  EXPECT_TRUE(config.precision.bf16);
+  EXPECT_EQ(config.gradient_accumulation_steps, 4);
+  EXPECT_EQ(config.parallel.ranks, 2);
+}
+
+TEST(ConvertConfig, AcceleratesFsdpSection) {
+  for (const auto& [text, stage] :
+       std::map<std::string, int>{{"fsdp_sharding_strategy: FULL_SHARD", 3},
+                                  {"fsdp_sharding_strategy: SHARD_GRAD_OP", 2},
+                                  {"fsdp_reshard_after_forward: true\n  fsdp_version: 2", 3},
+                                  {"fsdp_reshard_after_forward: false\n  fsdp_version: 2", 2}}) {
+    const Json accelerate = json_of_yaml(
+        "distributed_type: FSDP\nfsdp_config:\n  " + text +
+            "\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_activation_checkpointing: true\n",
+        "f");
+    const Config config = loaded(convert({.deepspeed = {}, .accelerate = accelerate, .trainer = {}}));
+    EXPECT_EQ(config.zero.stage, stage) << text;
+    EXPECT_EQ(config.recompute.every, 1);
+  }
+}
+
+TEST(ConvertConfig, WhatCannotBeTakenOverIsInOneListWithWhatToWrite) {
+  const Converted converted = convert(
+      {.deepspeed = Json::parse(R"({"gradient_clipping": 1.0, "zero_optimization": {"stage": 3}})"),
+       .accelerate = json_of_yaml(
+           "mixed_precision: fp8\nnonsense: 1\ndynamo_config: {dynamo_backend: INDUCTOR}\n"
+           "deepspeed_config: {zero_stage: 2}\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n",
+           "f"),
+       .trainer = Json::parse(
+           R"({"optim": "galore_adamw", "max_grad_norm": 0.1, "lr_scheduler_type": "reduce_lr_on_plateau"})")});
+  EXPECT_EQ(converted.refused.size(), 8u) << joined(converted.refused);
+  for (const char* part :
+       {"mixed_precision \"fp8\": expected no, bf16 or fp16", "nonsense: no such key", "dynamo_config",
+        "parallel.shard_group", "says zero_optimization.stage is 2, the DeepSpeed file 3",
+        "optim \"galore_adamw\"", "says gradient_clipping is 0.1",
+        "lr_scheduler_type \"reduce_lr_on_plateau\""})
+    EXPECT_TRUE(has_line(converted.refused, part)) << part << " in\n" << joined(converted.refused);
+}
+
+TEST(ConvertConfig, OptimizersAndSchedulesOfTheTrainerWithoutADeepSpeedFile) {
+  const Converted converted =
+      convert({.deepspeed = {},
+               .accelerate = {},
+               .trainer = Json::parse(R"({"optim": "adamw_bnb_8bit", "learning_rate": 1e-4, "max_steps": 10,
+      "lr_scheduler_type": "cosine", "warmup_steps": 3, "fp16": true, "eval_strategy": "steps", "eval_steps": 5})")});
+  const Config config = loaded(converted);
+  const Json json = Json::parse(to_json(config));
+  EXPECT_EQ(json.at("optimizer").at("params").at("states_8bit"), true);
+  EXPECT_EQ(json.at("scheduler").at("type"), "Cosine");
+  EXPECT_EQ(json.at("scheduler").at("params").at("warmup_steps"), 3);
+  EXPECT_EQ(json.at("fp16").at("enabled"), true);
+  EXPECT_TRUE(has_line(converted.notes, "eval_steps: write run.eval_interval_steps"));
+}
+
+}  // namespace
+}  // namespace zero::convert
