@@ -42,7 +42,7 @@ verbs() {
   fresh
   check "./dev alone succeeds" dev
   local verb
-  for verb in build cuda test soak demo zero install package python bench peers fuzz fmt lint clean; do check "./dev lists $verb" said "^  $verb "; done
+  for verb in build cuda test soak demo zero install package python docs bench peers fuzz fmt lint clean; do check "./dev lists $verb" said "^  $verb "; done
   dev frobnicate
   check "an unknown verb is refused" [ $? = 1 ]
   check "and named" said "unknown verb 'frobnicate'"

@@ -21,4 +21,11 @@ add_test(NAME consumer COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -D
          -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/run.cmake)
 add_test(NAME symbols COMMAND ${ZERO_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/symbols_test.py $<TARGET_FILE:zero>
          $<TARGET_FILE:zero_sentencepiece> ${LibTorch_ROOT_DIR}/lib)
-set_tests_properties(include_rule check_includes format fuzz dev_script symbols consumer PROPERTIES TIMEOUT 1200)
+set(project_tests include_rule check_includes format fuzz dev_script symbols consumer)
+if(TARGET zero_tool AND NOT ZERO_SANITIZE)
+  add_test(NAME tutorial COMMAND ${ZERO_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/tutorial.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+           ${PROJECT_BINARY_DIR}/tutorial)
+  list(APPEND project_tests tutorial)
+  set_tests_properties(tutorial PROPERTIES PROCESSORS 2)
+endif()
+set_tests_properties(${project_tests} PROPERTIES TIMEOUT 1200)
