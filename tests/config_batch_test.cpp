@@ -95,11 +95,11 @@ TEST(ConfigBatch, ContradictionsNameAllThreeAndTheProduct) {
   EXPECT_EQ(
       resolve_error("{\n\"gradient_accumulation_steps\": 2}", 2),
       "config error: f:2: train_batch_size: expected train_batch_size or train_micro_batch_size_per_gpu, got "
-      "neither");
+      "neither; write train_micro_batch_size_per_gpu, samples that a rank takes at a time");
   EXPECT_EQ(
       resolve_error("{}", 2),
       "config error: f: train_batch_size: expected train_batch_size or train_micro_batch_size_per_gpu, got "
-      "neither");
+      "neither; write train_micro_batch_size_per_gpu, samples that a rank takes at a time");
 }
 
 TEST(ConfigBatch, ProductsBeyond64BitsAreErrors) {

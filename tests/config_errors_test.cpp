@@ -381,9 +381,9 @@ TEST(ConfigErrors, LinesAreExactAroundCommentsNumbersAndStrings) {
 
 TEST(ConfigErrors, AutoOutsideDeepSpeedsOwnSections) {
   EXPECT_EQ(
-      error_of("{\"train_batch_size\": \"auto\"}"),
-      "config error: f:1: train_batch_size: expected an integer from 1 to 1073741824 or null, got \"auto\"; "
-      "\"auto\" is filled in by programs around DeepSpeed: write the value");
+      error_of("{\"prescale_gradients\": \"auto\"}"),
+      "config error: f:1: prescale_gradients: expected true or false, got \"auto\"; \"auto\" is filled in by "
+      "programs around DeepSpeed: write the value");
 }
 
 TEST(ConfigErrors, LongTextsAreShownShort) {

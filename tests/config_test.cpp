@@ -6,6 +6,7 @@
 #include <set>
 
 #include "support/config_text.h"
+#include "support/expect_error.h"
 
 namespace zero {
 namespace {
@@ -81,6 +82,21 @@ TEST(Config, AutoKeepsTheDefaultInDeepSpeedsOwnSections) {
   EXPECT_EQ(c.zero.reduce_bucket_numel, ZeroConfig{}.reduce_bucket_numel);
   EXPECT_EQ(c.zero.prefetch_numel, std::nullopt);
   EXPECT_FALSE(c.precision.bf16);
+}
+
+TEST(Config, AutoOfOtherProgramsIsTheDefaultAndNoted) {
+  const Config c = parse(
+      R"({"_remark": [1], "train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2, "gradient_clipping": "auto",
+      "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}},
+      "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": "auto", "warmup_num_steps": "auto"}}})");
+  EXPECT_EQ(c.gradient_clipping, Config{}.gradient_clipping);
+  EXPECT_EQ(c.optimizer, Config{}.optimizer);
+  EXPECT_EQ(resolve(c, 4).train_batch_size, 8);
+  ASSERT_EQ(c.origin.notes.size(), 6u);
+  EXPECT_NE(c.origin.notes[2].find("optimizer.params.lr: \"auto\""), std::string::npos) << c.origin.notes[2];
+  EXPECT_EQ(error_of(R"({"run": {"steps": "auto"}})").find("config error: f:1: run.steps: expected"), 0u);
+  EXPECT_ERROR(resolve(parse(R"({"train_micro_batch_size_per_gpu": "auto"})"), 2), Config,
+               "write train_micro_batch_size_per_gpu");
 }
 
 TEST(Config, Fp16IsDeepSpeeds) {
@@ -437,7 +453,10 @@ TEST(ConfigKeys, DefaultsAreAccepted) {
     const bool of_another_model = key.doc.ends_with("llama)") || key.doc.ends_with("gpt_neox)");
     const bool depends_on_type = key.path.find(".params.") != std::string::npos ||
                                  key.path.starts_with("model.rope_scaling") || of_another_model;
-    if (key.default_value.empty() || key.path.find("[]") != std::string::npos || depends_on_type) continue;
+    const bool is_on_by_presence = key.path.starts_with("comms_logger.");  // as in DeepSpeed
+    if (key.default_value.empty() || key.path.find("[]") != std::string::npos || depends_on_type ||
+        is_on_by_presence)
+      continue;
     const Config c = parse("{}", {key.path + "=" + key.default_value});
     EXPECT_EQ(c, Config{}) << key.path;
     EXPECT_TRUE(c.origin.notes.empty()) << key.path;

@@ -51,7 +51,8 @@ std::string batch_place(const Config& c) {
 void resolve_batch(Config& c, int ranks) {
   const Batch given{c.train_batch_size, c.train_micro_batch_size, c.gradient_accumulation_steps};
   require(given.train > 0 || given.micro > 0, ErrorKind::Config, batch_place(c),
-          "train_batch_size: expected train_batch_size or train_micro_batch_size_per_gpu, got neither");
+          "train_batch_size: expected train_batch_size or train_micro_batch_size_per_gpu, got neither",
+          "write train_micro_batch_size_per_gpu, samples that a rank takes at a time");
   const Batch batch = infer_batch(given, ranks);
   const int64_t product = batch_product(batch.micro, batch.accumulation, ranks);
   const bool fits = batch.micro > 0 && batch.accumulation > 0 && batch.train > 0 && batch.train == product;

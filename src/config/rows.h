@@ -100,6 +100,23 @@ Key<S> section(const std::string& name, std::vector<Key<S>> keys, bool auto_is_d
   return key;
 }
 
+/// "auto", which programs around DeepSpeed fill in, keeps the default, and a note says so.
+template <class S>
+Key<S> auto_noted(Key<S> key) {
+  key.schema = or_auto(key.schema);
+  key.read = [read = key.read](Reader& reader, const Value& value, const std::string& path, S& target) {
+    if (value.is_string("auto")) return reader.note_auto(value, path);
+    read(reader, value, path, target);
+  };
+  return key;
+}
+
+template <class S>
+std::vector<Key<S>> auto_noted(std::vector<Key<S>> keys) {
+  for (Key<S>& key : keys) key = auto_noted(std::move(key));
+  return keys;
+}
+
 /// A list of objects.
 template <class S, class E>
 Key<S> list(const std::string& name, std::vector<E>& (*at)(S&), std::vector<Key<E>> rows,

@@ -27,6 +27,7 @@ std::string config_schema() {
   config::Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                          {"title", "A run of zero"}};
   schema.update(config::schema_of(config::all_rows()));
+  schema["patternProperties"] = {{"^_", true}};  // remarks
   return schema.dump(2) + "\n";
 }
 

@@ -97,6 +97,11 @@ void Reader::note(const Value& value, const std::string& path, const std::string
   origin.notes.push_back(value.place.text() + ": " + path + " has no effect here: " + text);
 }
 
+void Reader::note_auto(const Value& value, const std::string& path) {
+  origin.notes.push_back(value.place.text() + ": " + path +
+                         ": \"auto\", which other programs fill in, is the default here");
+}
+
 void Reader::wrong_value(const Value& value, const std::string& path, const std::string& expected,
                          const std::vector<std::string>& choices) {
   std::string remedy;

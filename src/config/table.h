@@ -23,6 +23,7 @@ struct Reader {
   std::map<std::string, std::pair<std::string, Json>> shared = {};
 
   void note(const Value& value, const std::string& path, const std::string& text);
+  void note_auto(const Value& value, const std::string& path);
   void wrong_value(const Value& value, const std::string& path, const std::string& expected,
                    const std::vector<std::string>& choices);
   void unsupported(const Value& value, const std::string& path, const std::string& expected);
@@ -89,7 +90,8 @@ void read_section(Reader& reader, const Value& object, const std::string& path,
     }
   }
   for (size_t i = 0; i < used.size(); i++) {
-    if (!used[i]) reader.unknown_key(object.members[i], path, known);
+    const bool is_remark = path.empty() && object.members[i].key.starts_with('_');  // people's own words
+    if (!used[i] && !is_remark) reader.unknown_key(object.members[i], path, known);
   }
 }
 

@@ -276,13 +276,14 @@ Row mics_row() {
 Rows deepspeed_batch_rows() {
   const Format<int64_t> size = null_as<int64_t>(0, integer(1, kMaxCount));
   return {
-      field("train_batch_size", ZERO_AT(train_batch_size), size,
-            "samples an optimizer step; null: inferred. Equals the next two times the ranks"),
-      field("train_micro_batch_size_per_gpu", ZERO_AT(train_micro_batch_size), size,
-            "samples a rank and micro-batch; null: inferred"),
-      field("gradient_accumulation_steps", ZERO_AT(gradient_accumulation_steps), size,
-            "micro-batches an optimizer step; null: inferred"),
-      field("gradient_clipping", ZERO_AT(gradient_clipping), number_at_least(0), "global L2 norm; 0: off"),
+      auto_noted(field("train_batch_size", ZERO_AT(train_batch_size), size,
+                       "samples an optimizer step; null: inferred. Equals the next two times the ranks")),
+      auto_noted(field("train_micro_batch_size_per_gpu", ZERO_AT(train_micro_batch_size), size,
+                       "samples a rank and micro-batch; null: inferred")),
+      auto_noted(field("gradient_accumulation_steps", ZERO_AT(gradient_accumulation_steps), size,
+                       "micro-batches an optimizer step; null: inferred")),
+      auto_noted(field("gradient_clipping", ZERO_AT(gradient_clipping), number_at_least(0),
+                       "global L2 norm; 0: off")),
       field("prescale_gradients", ZERO_AT(prescale_gradients), boolean(),
             "divide by the ranks before the reduction, not after it"),
       field("gradient_predivide_factor", ZERO_AT(gradient_predivide_factor), number_above(0),

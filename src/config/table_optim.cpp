@@ -237,10 +237,10 @@ Row optimizer_row() {
   Format<OptimizerRule> types =
       choice<OptimizerRule>(names, {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"});
   types.print = [](const OptimizerRule& rule) { return Json(rule_name(rule)); };
-  return section<Config>("optimizer",
-                         {field("type", ZERO_AT(optimizer.rule), std::move(types),
-                                "\"Adam\" means AdamW unless adam_w_mode is false"),
-                          section<Config>("params", optimizer_params()), off("legacy_fusion", {false}, "")});
+  return section<Config>("optimizer", {field("type", ZERO_AT(optimizer.rule), std::move(types),
+                                             "\"Adam\" means AdamW unless adam_w_mode is false"),
+                                       section<Config>("params", auto_noted(optimizer_params())),
+                                       off("legacy_fusion", {false}, "")});
 }
 
 Row scheduler_row() {
@@ -261,7 +261,7 @@ Row scheduler_row() {
   append(params, range_test_params());
   params.push_back(off("last_batch_iteration", {-1}, "a schedule starts at step 0; resuming sets the step"));
   return section<Config>("scheduler", {field("type", ZERO_AT(scheduler.type), types, "the schedule of lr"),
-                                       section<Config>("params", std::move(params))});
+                                       section<Config>("params", auto_noted(std::move(params)))});
 }
 
 }  // namespace zero::config

@@ -145,7 +145,7 @@ Row checkpoint_row() {
                          choice<std::string>({{"Warn", "Warn"}, {"Ignore", "Ignore"}, {"Fail", "Fail"}}),
                          "Warn", "ranks always agree on a checkpoint's name"),
        off("load_universal", {false}, "DeepSpeed's universal checkpoints"),
-       off("use_node_local_storage", {false}, "one directory for all ranks"),
+       hint("use_node_local_storage", boolean(), false, "checkpoint.directory is one for all ranks"),
        off(OffSection{"parallel_write", "pipeline_stage", {false}, {}, "ranks always write in parallel"}),
        off("writer", {nullptr}, "DeepSpeed's writers")});
 }
