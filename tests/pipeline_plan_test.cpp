@@ -27,7 +27,9 @@ Config config_of(int ranks, const std::vector<std::string>& overrides) {
 
 PipelinePlan plan_of(int ranks, const std::vector<std::string>& overrides) {
   const Config config = config_of(ranks, overrides);
-  return zero::plan_pipeline(config, zero::trained_spec(config), ranks, 1, 0);
+  const zero::ModuleSpec whole = zero::trained_spec(config);
+  const int last = config.parallel.tensor - 1;
+  return zero::plan_pipeline(config, whole, zero::tensor_part(config, whole, last), ranks, 1, 0);
 }
 
 TEST(PipelinePlan, CountsEachStagesParameters) {

@@ -239,7 +239,7 @@ TEST(PlanReport, TheTableOfACount) {
 ConfigPlan planned(const Config& config, int ranks, std::optional<int64_t> memory_bytes = {}, int hosts = 1) {
   return plan_from_config(config, trained_spec(config), ranks, memory_bytes, hosts);
 }
-PlanAnswer answered(const PlanRequest& request) { return answer(request, trained_spec); }
+PlanAnswer answered(const PlanRequest& request) { return answer(request, trained_spec, tensor_part); }
 
 Config resolved_config(const std::string& text, int ranks) { return resolve(parse_config(text), ranks); }
 

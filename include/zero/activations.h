@@ -12,6 +12,13 @@
 
 namespace zero {
 
+/// The ranks that share each layer (tensor_parallel.h), of which a rank keeps its part.
+struct LayerShare {
+  int ranks = 1;
+  bool sequence = false;   // what stands between the parts of a layer is cut along the sequence
+  bool vocabulary = true;  // embedding, head and loss are cut, too
+};
+
 /// Bytes of one rank and micro-batch, with operators of ours (cpu_operators.h); LibTorch's keep up to 6%
 /// more.
 struct ActivationBytes {
@@ -21,10 +28,10 @@ struct ActivationBytes {
 };
 
 /// `dtype`: of parameters and activations. Where parameters are frozen less is kept. Of a recomputed layer
-/// its input is kept; an automatic policy is taken to use all of its memory. Throws Config for a shape that
-/// makes no sense, and sizes below 1 or too large to count.
+/// its input is kept; an automatic policy is taken to use all of its memory. Of `share`, the rank with the
+/// largest part. Throws Config for a shape that makes no sense, and sizes below 1 or too large to count.
 ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t sequence, Dtype dtype,
-                                 const RecomputePolicy& recompute = {});
+                                 const RecomputePolicy& recompute = {}, const LayerShare& share = {});
 
 /// A rank's most, without common parameters of other ranks: when backward begins there are activations and,
 /// but for sums over earlier micro-batches, no gradients; when it ends there are all summed gradients and the

@@ -24,6 +24,11 @@ ModuleSpec model_spec(const ModelShape& shape);
 /// nothing is left to train.
 ModuleSpec trained_spec(const Config& config);
 
+/// Of that tree, what a rank of the axis "tp" holds, where parallel.tensor ranks share each layer: each
+/// parameter in its part's shape. The last rank's parts are the largest. Throws Config, naming the key, for
+/// sizes that the ranks cannot share, with those that would do.
+ModuleSpec tensor_part(const Config& config, const ModuleSpec& whole, int rank);
+
 /// Elements of all parameters, tied ones once.
 int64_t numel_of(const ModuleSpec& module);
 

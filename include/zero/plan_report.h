@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "zero/activations.h"
+#include "zero/axis_traffic.h"
 #include "zero/config.h"
 #include "zero/plan.h"
 #include "zero/tier_plan.h"
@@ -75,9 +76,10 @@ int64_t save_copy_bytes(const Plan& plan, bool trainable_only);
 
 /// The plan of a configured model at every stage.
 struct ConfigPlan {
-  std::string model;  // "gpt2, 12 layers, width 768"
-  std::string types;  // "bf16 parameters, AdamW, fp32 gradients"
-  int64_t parameters = 0;
+  std::string model;               // "gpt2, 12 layers, width 768"
+  std::string types;               // "bf16 parameters, AdamW, fp32 gradients"
+  int64_t parameters = 0;          // of the model
+  int64_t parameters_of_rank = 0;  // less where ranks share each layer: a rank's part
   int chosen_stage = 0;
   int hosts = 1;
   bool on_cuda = false;  // where ranks compute; activations are counted as on CPU all the same
@@ -86,13 +88,16 @@ struct ConfigPlan {
   // At most, while a checkpoint is written in the background: the rank's copy of what it saves. 0 where
   // nothing is (checkpoint.async, checkpoint.interval_steps).
   std::array<int64_t, 4> save_copy_bytes = {};
-  ActivationBytes activations = {};  // of one micro-batch
+  ActivationBytes activations = {};   // of one micro-batch
+  LayerShare layers = {};             // along "tp"; the stages' ranks are those along "dp"
+  TensorTraffic tensor_traffic = {};  // of a rank and step, along "tp"
   /// At the peak.
   int64_t total_bytes(size_t stage) const {
     return peak_bytes(stages[stage], activations) + save_copy_bytes[stage];
   }
   int64_t resident_bytes(size_t stage) const { return total_bytes(stage) + stages[stage].rank.common_bytes; }
-  int host_ranks() const { return stages[0].ranks / hosts; }
+  int all_ranks() const { return stages[0].ranks * layers.ranks; }
+  int host_ranks() const { return all_ranks() / hosts; }
   std::optional<int64_t> memory_bytes;  // of a rank
   std::optional<TierPlan> tiers = {};   // of the chosen stage, where the configuration leaves some open
   TierMachine machine = {};             // that it was chosen for
@@ -101,10 +106,11 @@ struct ConfigPlan {
 };
 
 /// `config` must be resolved for `ranks`, which are spread evenly over `hosts`; `model` is its tree
-/// (trained_spec() of model_spec.h). The device is the one that a run takes where a host has `cuda_devices`
-/// (parallel.backend). Where parameters are in CPU memory that ranks can share (residency.share, auto or shm)
-/// and a shard group is on one host, it keeps them once. Throws Config for ranks that `hosts` does not
-/// divide, shapes that make no sense, Unsupported for a model type that is not planned from a configuration.
+/// (trained_spec() of model_spec.h), where ranks share each layer the last one's part (tensor_part()). The
+/// device is the one that a run takes where a host has `cuda_devices` (parallel.backend). Where parameters
+/// are in CPU memory that ranks can share (residency.share, auto or shm) and a shard group is on one host, it
+/// keeps them once. Throws Config for ranks that `hosts` does not divide, shapes that make no sense,
+/// Unsupported for a model type that is not planned from a configuration.
 ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int ranks,
                             std::optional<int64_t> memory_bytes = {}, int hosts = 1, int cuda_devices = 0,
                             const TierMachine& machine = {});
@@ -132,6 +138,8 @@ struct PlanRequest {
   // Where states are to be chosen (tier_plan.h): budgets of a rank and a directory on a disk. "" for both:
   // only where the configuration says "auto".
   std::string host_memory = {}, disk = {};
+  std::string cluster = {};  // path of a description (docs/cluster.md): predicts memory and time on it
+  bool search = false;       // the best settings for the cluster
   std::function<TierMachine(const OffloadConfig&, int host_ranks)> machine = {};  // measures; empty: nominal
   bool json = false;
 };
@@ -139,8 +147,10 @@ struct PlanAnswer {
   std::string text;                // for standard output
   std::vector<std::string> notes;  // about the configuration, for standard error
 };
-/// The whole verb but the command line; `spec_of` makes the tree of a configured model. Throws Config, Io or
-/// Unsupported.
-PlanAnswer answer(const PlanRequest& request, const std::function<ModuleSpec(const Config&)>& spec_of);
+/// From a configuration to trees: trained_spec() and tensor_part() of model_spec.h.
+using SpecOf = std::function<ModuleSpec(const Config&)>;
+using PartOf = std::function<ModuleSpec(const Config&, const ModuleSpec& whole, int rank)>;
+/// The whole verb but the command line. Throws Config, Io or Unsupported.
+PlanAnswer answer(const PlanRequest& request, const SpecOf& spec_of, const PartOf& part_of);
 
 }  // namespace zero

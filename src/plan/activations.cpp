@@ -12,32 +12,46 @@ namespace {
 // Whole numbers are exact in a double up to here, so nothing overflows before it is refused.
 constexpr double kMost = 1LL << 53;
 
-/// One micro-batch. Figures are bytes of a token, `e` those of an element.
+/// One micro-batch. Figures are bytes of a token, `e` those of an element. Of what the parts of a layer make,
+/// a rank keeps one of `t` parts; of what stands between them, one of `u`; what a part reads it has whole.
 struct Batch {
   double tokens, sequence, e;
+  double t = 1, u = 1;
+  bool cuts_vocabulary = false;
 };
 
 // What a layer keeps: the inputs of its products and of its norms, what GELU reads, and attention's queries,
 // keys, values and result.
 double layer_of(const Gpt2Shape& s, const Batch& b) {
-  const double width = static_cast<double>(s.width), norms = 4 * width, attention = 4 * width;
-  double bytes = (norms + attention + 8 * width) * b.e;
+  const double width = static_cast<double>(s.width), norms = 2 * width / b.u + 2 * width,
+               attention = 4 * width;
+  double bytes = (norms + (attention + 8 * width) / b.t) * b.e;
+  if (s.dropout == 0) return bytes;
+  const double scores = b.sequence * static_cast<double>(s.heads);
   // Attention with dropout makes its matrices in fp32 and keeps three.
-  if (s.dropout > 0) bytes += 3 * 4 * b.sequence * static_cast<double>(s.heads) + 10 * width;
-  return bytes;
+  if (b.t == 1) return bytes + 3 * 4 * scores + 10 * width;
+  // In the activations' own type: probabilities, these with dropout, and masks, which are drawn whole.
+  return bytes + (scores * (1 + 2 / b.t) + 2 * width) * b.e;
 }
 double layer_of(const GptNeoxShape& s, const Batch& b) {
   // Both norms may read the same input. Values stay inside what the query, key and value came in.
-  const double norms = s.parallel_residual ? 3 : 4, attention = 3 + 2 + 1;
-  return ((norms + attention) * static_cast<double>(s.width) + 2 * static_cast<double>(s.mlp_width)) * b.e;
+  const double inputs = s.parallel_residual ? 1 : 2, outputs = 2, attention = 3 + 2 + 1;
+  return ((inputs / b.u + outputs + attention / b.t) * static_cast<double>(s.width) +
+          2 * static_cast<double>(s.mlp_width) / b.t) *
+         b.e;
 }
 // Beside its result: its input in fp32 and what the weight is multiplied by.
-double norm_of(const LlamaShape& s, const Batch& b) { return static_cast<double>(s.width) * (4 + b.e); }
+double norm_of(const LlamaShape& s, const Batch& b) { return static_cast<double>(s.width) * (4 + b.e) / b.u; }
 double layer_of(const LlamaShape& s, const Batch& b) {
-  // Keys and values are repeated for the heads that share them.
-  const double attention = 4 * static_cast<double>(s.heads * s.head_width);
+  // Keys and values are repeated for the heads that share them. Where ranks outnumber their heads, all of
+  // them are on all ranks, repeated if they were gathered from parts of the sequence.
+  const double queries = static_cast<double>(s.heads * s.head_width);
+  const double keys = static_cast<double>(s.kv_heads * s.head_width);
+  const bool outnumbered = static_cast<double>(s.kv_heads) < b.t;
+  const double whole = !outnumbered ? queries / b.t : b.u > 1 ? queries : keys;
+  const double attention = 2 * queries / b.t + 2 * whole;
   const double mlp = 4 * static_cast<double>(s.mlp_width);
-  return 2 * (norm_of(s, b) + static_cast<double>(s.width) * b.e) + (attention + mlp) * b.e;
+  return 2 * (norm_of(s, b) + static_cast<double>(s.width) * b.e) + (attention + mlp / b.t) * b.e;
 }
 
 // What all layers keep beside the first one's input, and what one of them makes again, of all tokens.
@@ -46,7 +60,8 @@ struct Layers {
 };
 template <class Shape>
 Layers layers_of(const Shape& s, const Batch& b, const RecomputePolicy& recompute) {
-  const double input = b.tokens * static_cast<double>(s.width) * b.e, whole = b.tokens * layer_of(s, b);
+  const double input = b.tokens * static_cast<double>(s.width) * b.e / b.u;
+  const double whole = b.tokens * layer_of(s, b);
   const auto count = static_cast<double>(s.layers), all = count * whole - input;
   if (recompute.every == kRecomputeAuto && recompute.memory_bytes < 0) return {.kept = all, .again = 0};
   if (recompute.tier == ActivationTier::Disk && recompute.every != kRecomputeAuto) {
@@ -64,16 +79,22 @@ Layers layers_of(const Shape& s, const Batch& b, const RecomputePolicy& recomput
 
 // Between the last layer and the head, and the embedding's dropout.
 double ends_of(const Gpt2Shape& s, const Batch& b) {
-  return static_cast<double>(s.width) * b.e * (s.dropout > 0 ? 2 : 1);
+  return static_cast<double>(s.width) * b.e / b.u * (s.dropout > 0 ? 2 : 1);
 }
-double ends_of(const GptNeoxShape& s, const Batch& b) { return static_cast<double>(s.width) * b.e; }
+double ends_of(const GptNeoxShape& s, const Batch& b) { return static_cast<double>(s.width) * b.e / b.u; }
 double ends_of(const LlamaShape& s, const Batch& b) { return norm_of(s, b); }
 
 // Of a whole micro-batch.
 template <class Shape>
 double loss_of(const Shape& s, const Batch& b) {
   const double width = static_cast<double>(s.width), vocabulary = static_cast<double>(s.vocab_size);
-  const double input = b.tokens * width * b.e, weight = vocabulary * width, logits = b.tokens * vocabulary;
+  const double input = b.tokens * width * b.e;
+  if (b.cuts_vocabulary) {
+    // A part of all logits, and in fp32 the same (where that is another type), shifted, and as probabilities.
+    const double logits = b.tokens * std::ceil(vocabulary / b.t);
+    return 2 * input + logits * (b.e + (b.e < 4 ? 4 : 0) + 4 + 4);
+  }
+  const double weight = vocabulary * width, logits = b.tokens * vocabulary;
   // Logits become their own gradient. Before the weight's is made, of some rows there are log-probabilities
   // in fp32 and, where that is another type, logits once more. The weight's parts are added up in fp32.
   const auto at_a_time = static_cast<double>(kLogitsAtATime);
@@ -91,18 +112,23 @@ int64_t counted(double bytes) {
 }  // namespace
 
 ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t sequence, Dtype dtype,
-                                 const RecomputePolicy& recompute) {
+                                 const RecomputePolicy& recompute, const LayerShare& share) {
+  require(share.ranks >= 1, ErrorKind::Config, "ranks that share a layer",
+          "expected at least 1, got " + std::to_string(share.ranks));
   require(batch >= 1 && sequence >= 1, ErrorKind::Config, "micro-batch",
           "expected at least one sequence of one token, got " + std::to_string(batch) + " of " +
               std::to_string(sequence));
   const Batch b{.tokens = static_cast<double>(batch) * static_cast<double>(sequence),
                 .sequence = static_cast<double>(sequence),
-                .e = static_cast<double>(itemsize(dtype))};
+                .e = static_cast<double>(itemsize(dtype)),
+                .t = static_cast<double>(share.ranks),
+                .u = share.sequence ? static_cast<double>(share.ranks) : 1,
+                .cuts_vocabulary = share.ranks > 1 && share.vocabulary};
   return std::visit(
       [&](const auto& s) {
         s.check();
         const Layers layers = layers_of(s, b, recompute);
-        const double input = static_cast<double>(s.width) * b.e;
+        const double input = static_cast<double>(s.width) * b.e / b.u;
         return ActivationBytes{.kept = counted(layers.kept + b.tokens * (input + ends_of(s, b))),
                                .loss = counted(loss_of(s, b)),
                                .again = counted(layers.again)};

@@ -1,6 +1,9 @@
 // The verb `zero plan` without its command line.
 #include <algorithm>
+#include <utility>
 
+#include "plan/cluster_plan.h"
+#include "plan/cluster_search.h"
 #include "plan/pipeline_plan.h"
 #include "zero/error.h"
 #include "zero/hf_model.h"
@@ -54,8 +57,27 @@ void use_budgets(const PlanRequest& request, std::optional<int64_t> memory, Conf
     offload.host_memory_bytes = parse_bytes(request.host_memory, "--host-memory");
 }
 
-PlanAnswer answer_config(const PlanRequest& request,
-                         const std::function<ModuleSpec(const Config&)>& spec_of) {
+PlanAnswer answer_cluster(const PlanRequest& request, const SpecOf& spec_of, const PartOf& part_of) {
+  for (const auto& [is_given, option] : {std::pair{!request.memory.empty(), "--memory"},
+                                         {!request.host_memory.empty(), "--host-memory"},
+                                         {!request.disk.empty(), "--disk"},
+                                         {request.hosts != 1, "--hosts"}})
+    require(!is_given, ErrorKind::Config, option, "the cluster's description says what there is",
+            "leave it out with --cluster");
+  Config config = adopt_model(load_config(request.config, request.overrides));
+  Cluster cluster = read_cluster(request.cluster);
+  if (request.ranks > 0) cluster = zero::part_of(std::move(cluster), request.ranks);
+  const ModuleSpec whole = spec_of(config);
+  const auto report = [&](const auto& found) {
+    return request.json ? to_json(found, cluster) : to_text(found, cluster);
+  };
+  if (request.search) return {report(search_cluster(config, whole, part_of, cluster)), config.origin.notes};
+  config = resolve(std::move(config), cluster.devices());
+  const ModuleSpec part = part_of(config, whole, config.parallel.tensor - 1);
+  return {report(predict(config, whole, part, cluster)), config.origin.notes};
+}
+
+PlanAnswer answer_config(const PlanRequest& request, const SpecOf& spec_of, const PartOf& part_of) {
   require(request.accumulation_steps == 1, ErrorKind::Config, "--accumulation",
           "the configuration says how many micro-batches a step has",
           "use --set gradient_accumulation_steps=N");
@@ -65,32 +87,35 @@ PlanAnswer answer_config(const PlanRequest& request,
   if (ranks == 0) ranks = config.parallel.ranks == 0 ? 1 : config.parallel.ranks;
   use_budgets(request, memory, config);
   config = resolve(std::move(config), ranks);
-  require(config.parallel.tensor == 1, ErrorKind::Unsupported, config.place("parallel.tensor"),
-          "parallel.tensor: plans do not know of ranks that share layers", "set it to 1 or remove the key");
+  const ModuleSpec whole = spec_of(config), part = part_of(config, whole, config.parallel.tensor - 1);
   if (config.parallel.pipeline > 1) {
     require(!memory, ErrorKind::Unsupported, "--memory", "a pipeline's plan does not search what fits",
             "compare with the bytes of each rank that it prints");
-    const PipelinePlan plan =
-        plan_pipeline(config, spec_of(config), ranks, request.hosts, request.cuda_devices);
+    const PipelinePlan plan = plan_pipeline(config, whole, part, ranks, request.hosts, request.cuda_devices);
     return {printed(plan, request.json), config.origin.notes};
   }
   TierMachine machine;
   if (request.machine && config.offload.is_auto())
     machine = request.machine(config.offload, std::max(1, ranks / request.hosts));
   const ConfigPlan plan =
-      plan_from_config(config, spec_of(config), ranks, memory, request.hosts, request.cuda_devices, machine);
+      plan_from_config(config, part, ranks, memory, request.hosts, request.cuda_devices, machine);
   return {printed(plan, request.json), config.origin.notes};
 }
 
 }  // namespace
 
-PlanAnswer answer(const PlanRequest& request, const std::function<ModuleSpec(const Config&)>& spec_of) {
+PlanAnswer answer(const PlanRequest& request, const SpecOf& spec_of, const PartOf& part_of) {
   require(request.config.empty() != request.parameters.empty(), ErrorKind::Config, "zero plan",
           "expected a configuration file or --parameters, got " +
               std::string(request.config.empty() ? "neither" : "both"));
   require(request.ranks >= 0, ErrorKind::Config, "--ranks",
           "expected at least 1, got " + std::to_string(request.ranks));
-  return request.config.empty() ? answer_count(request) : answer_config(request, spec_of);
+  require(request.cluster.empty() || !request.config.empty(), ErrorKind::Config, "--cluster",
+          "a bare count says nothing of layers", "give a configuration");
+  require(!request.search || !request.cluster.empty(), ErrorKind::Config, "--search",
+          "it looks for settings on a cluster, and there is none", "give --cluster");
+  if (!request.cluster.empty()) return answer_cluster(request, spec_of, part_of);
+  return request.config.empty() ? answer_count(request) : answer_config(request, spec_of, part_of);
 }
 
 }  // namespace zero

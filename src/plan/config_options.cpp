@@ -94,4 +94,10 @@ bool runs_on_cuda(const ParallelConfig& parallel, int cuda_devices) {
   return parallel.backend == Backend::Nccl || (parallel.backend == Backend::Auto && cuda_devices > 0);
 }
 
+LayerShare layer_share_of(const Config& config) {
+  return {.ranks = config.parallel.tensor,
+          .sequence = config.parallel.sequence,
+          .vocabulary = config.parallel.vocabulary};
+}
+
 }  // namespace zero

@@ -4,26 +4,13 @@
 
 #include "plan/config_options.h"
 #include "plan/config_tiers.h"
+#include "plan/mesh_places.h"
 #include "plan/state_bytes.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
 #include "zero/plan_report.h"
 
 namespace zero {
-namespace {
-
-// Where the engine's ranks would be: `hosts` times as many neighbours.
-RankPlaces places_of(const Config& config, int ranks, int hosts, int cuda_devices) {
-  const bool on_cpu = !runs_on_cuda(config.parallel, cuda_devices);
-  const bool by_memory = on_cpu && config.parallel.backend != ParallelConfig::Backend::Gloo;
-  return {.ranks = ranks,
-          .together = by_memory ? ranks / hosts : 1,
-          .on_cpu = on_cpu,
-          .communication = config.parallel.communication};
-}
-
-}  // namespace
-
 int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
   int64_t bytes = 0;
   for (const UnitLayout& unit : plan.units) {
@@ -47,16 +34,29 @@ EngineOptions options_at(int stage, EngineOptions options, const Config& config)
   return options;
 }
 
+// Of the whole model, of which ranks that share layers hold parts.
+int64_t numel_of_model(const UnitLayout& unit) {
+  int64_t numel = 0;
+  for (const UnitParameter& parameter : unit.parameters)
+    numel += Box::whole(parameter.part.global_shape).numel();
+  return numel;
+}
+
+TensorTraffic tensor_traffic_of_step(const Config& config, Dtype dtype) {
+  const TensorTraffic once =
+      tensor_traffic(shape_of(config), config.train_micro_batch_size, config.data.sequence_length, dtype,
+                     layer_share_of(config), {.blocks = config.model.layers});
+  return times(once, config.gradient_accumulation_steps);
+}
+
 }  // namespace
 
 ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int ranks,
                             std::optional<int64_t> memory_bytes, int hosts, int cuda_devices,
                             const TierMachine& machine) {
-  require(hosts >= 1 && ranks % hosts == 0, ErrorKind::Config, "--hosts",
-          "expected a divisor of the " + std::to_string(ranks) + " ranks, got " + std::to_string(hosts));
-  const EngineOptions options = options_from_config(config, ranks);
+  const RankPlaces places = dp_places_of(config, ranks, hosts, cuda_devices);
+  const EngineOptions options = options_from_config(config, places.ranks);
   const Dtype dtype = *options.dtype, accumulated = options.accumulation_dtype;
-  const RankPlaces places = places_of(config, ranks, hosts, cuda_devices);
   const OptimizerBytes optimizer = bytes_of_rule(config.optimizer.rule);
 
   ConfigPlan plan;
@@ -75,8 +75,11 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   plan.machine = machine;
   plan.tiers = choose_config_tiers(config, model, options, places, machine);
   if (plan.tiers) plan.stages[plan.chosen_stage] = plan.tiers->plan;
-  plan.activations = activation_bytes(shape_of(config), config.train_micro_batch_size,
-                                      config.data.sequence_length, dtype, config.recompute);
+  plan.activations =
+      activation_bytes(shape_of(config), config.train_micro_batch_size, config.data.sequence_length, dtype,
+                       config.recompute, layer_share_of(config));
+  plan.layers = layer_share_of(config);
+  plan.tensor_traffic = tensor_traffic_of_step(config, dtype);
   const CheckpointConfig& saving = config.checkpoint;
   const auto is_on_disk = [&](size_t stage) {  // then nothing is copied
     return plan.stages[stage].rank.tier_bytes[static_cast<size_t>(Tier::Disk)] > 0;
@@ -84,10 +87,13 @@ ConfigPlan plan_from_config(const Config& config, const ModuleSpec& model, int r
   for (size_t stage = 0; saving.async && saving.interval_steps > 0 && stage < kStages; ++stage)
     if (!is_on_disk(stage))
       plan.save_copy_bytes[stage] = save_copy_bytes(plan.stages[stage], saving.trainable_only);
-  for (const UnitLayout& unit : plan.stages[0].units) plan.parameters += unit.numel;
+  for (const UnitLayout& unit : plan.stages[0].units) {
+    plan.parameters += numel_of_model(unit);
+    plan.parameters_of_rank += unit.numel;
+  }
   const StateBytes& state = plan.stages[0].state;
   plan.count =
-      plan_from_count({.parameters = plan.parameters,
+      plan_from_count({.parameters = plan.parameters_of_rank,
                        .ranks = plan.stages[kStages - 1].shard_ranks,
                        .parameter_bytes = itemsize(dtype),
                        .gradient_bytes = state.gradient_bytes,

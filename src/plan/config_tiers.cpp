@@ -23,8 +23,9 @@ TierRequest request_of(const Config& config, const EngineOptions& options, const
                       .host_bytes = or_any(offload.host_memory_bytes),
                       .disk_bytes = std::min(or_any(offload.disk_bytes), machine.disk_free_bytes),
                       .rates = machine.rates};
-  request.activations = activation_bytes(shape_of(config), config.train_micro_batch_size,
-                                         config.data.sequence_length, *options.dtype, config.recompute);
+  request.activations =
+      activation_bytes(shape_of(config), config.train_micro_batch_size, config.data.sequence_length,
+                       *options.dtype, config.recompute, layer_share_of(config));
   return request;
 }
 

@@ -61,4 +61,12 @@ std::vector<std::vector<std::string>> stage_patterns(const ModuleSpec& model,
   return patterns;
 }
 
+void keep_parameters(ModuleSpec& module, const std::vector<std::string>& patterns) {
+  std::erase_if(module.parameters, [&](const ParameterSpec& parameter) {
+    return std::none_of(patterns.begin(), patterns.end(),
+                        [&](const std::string& pattern) { return glob_matches(pattern, parameter.name); });
+  });
+  for (ModuleSpec& child : module.children) keep_parameters(child, patterns);
+}
+
 }  // namespace zero

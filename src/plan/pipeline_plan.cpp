@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 
-#include "base/glob.h"
 #include "pipeline/schedules.h"
 #include "pipeline/timeline.h"
 #include "plan/config_options.h"
+#include "plan/mesh_places.h"
 #include "plan/model_parts.h"
+#include "plan/moved_json.h"
 #include "plan/stage_balance.h"
 #include "plan/state_bytes.h"
 #include "zero/error.h"
@@ -21,25 +21,6 @@ namespace zero {
 namespace {
 
 using Patterns = std::vector<std::string>;
-
-void keep(ModuleSpec& module, const Patterns& patterns) {
-  std::erase_if(module.parameters, [&](const ParameterSpec& parameter) {
-    return std::none_of(patterns.begin(), patterns.end(),
-                        [&](const std::string& pattern) { return glob_matches(pattern, parameter.name); });
-  });
-  for (ModuleSpec& child : module.children) keep(child, patterns);
-}
-
-// Ranks along "dp" are neighbours: as many share memory as a host has of them.
-RankPlaces dp_places_of(const Config& config, int ranks, int hosts, int cuda_devices) {
-  const bool on_cpu = !runs_on_cuda(config.parallel, cuda_devices);
-  const bool by_memory = on_cpu && config.parallel.backend != ParallelConfig::Backend::Gloo;
-  const int dp_ranks = ranks / config.parallel.pipeline;
-  return {.ranks = dp_ranks,
-          .together = by_memory ? std::gcd(dp_ranks, ranks / hosts) : 1,
-          .on_cpu = on_cpu,
-          .communication = config.parallel.communication};
-}
 
 // A forward of a block, per token: two operations an element of its matrices, and four an element of scores.
 // Backward takes the former twice, once for inputs and once for weights, and the latter twice for inputs.
@@ -70,44 +51,78 @@ std::vector<double> operations_by_stage(const Config& config, const ModuleSpec& 
 
 ActivationBytes activations_of(const Config& config, Dtype dtype, int64_t blocks, double kept,
                                bool has_head) {
-  ActivationBytes bytes = activation_bytes(shape_of(config), config.train_micro_batch_size,
-                                           config.data.sequence_length, dtype, config.recompute);
+  ActivationBytes bytes =
+      activation_bytes(shape_of(config), config.train_micro_batch_size, config.data.sequence_length, dtype,
+                       config.recompute, layer_share_of(config));
   const double share = static_cast<double>(blocks) / static_cast<double>(config.model.layers);
   bytes.kept = static_cast<int64_t>(static_cast<double>(bytes.kept) * share * kept);
   if (!has_head) bytes.loss = 0;
   return bytes;
 }
 
+// Messages to stages on other ranks: activations onwards, gradients back.
+int64_t neighbours_of(const pipeline::Shape& shape, int rank) {
+  int64_t neighbours = 0;
+  for (int chunk = 0; chunk < shape.chunks; ++chunk)
+    for (const int other : {shape.stage_of(rank, chunk) - 1, shape.stage_of(rank, chunk) + 1})
+      neighbours += other >= 0 && other < shape.stages() && shape.rank_of(other) != rank ? 1 : 0;
+  return neighbours;
+}
+
+// What both the first and the last stage hold.
+int64_t tied_numel(const ModuleSpec& part) {
+  const ModelParts parts = parts_of_model(part);
+  int64_t numel = 0;
+  for (const ParameterSpec* first : parts.first)
+    for (const ParameterSpec* last : parts.last) numel += first->name == last->name ? first->numel() : 0;
+  return numel;
+}
+
+void add_traffic(const Config& config, Dtype dtype, const pipeline::Shape& table, const ModuleSpec& part,
+                 int rank, PipelineRankPlan& one) {
+  const ModelShape shape = shape_of(config);
+  const LayerShare share = layer_share_of(config);
+  const int64_t batch = config.train_micro_batch_size, sequence = config.data.sequence_length;
+  const int64_t micro_batches = config.gradient_accumulation_steps;
+  const HeldParts held{.blocks = one.blocks, .has_first = one.has_first, .has_last = one.has_last};
+  one.tensor = times(tensor_traffic(shape, batch, sequence, dtype, share, held), micro_batches);
+  one.messages =
+      pipeline_messages(shape, batch, sequence, dtype, share, neighbours_of(table, rank), micro_batches);
+  if (held.has_last && !held.has_first)
+    if (const int64_t numel = tied_numel(part); numel > 0)
+      one.tied.add(micro_batches, numel, itemsize(dtype));
+}
+
 }  // namespace
 
-PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, int ranks, int hosts,
-                           int cuda_devices) {
+PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, const ModuleSpec& part, int ranks,
+                           int hosts, int cuda_devices) {
   const ParallelConfig& parallel = config.parallel;
-  require(hosts >= 1 && ranks % hosts == 0, ErrorKind::Config, "--hosts",
-          "expected a divisor of the " + std::to_string(ranks) + " ranks, got " + std::to_string(hosts));
+  const RankPlaces places = dp_places_of(config, ranks, hosts, cuda_devices);
   const int stages = stages_of_pipeline(parallel);
   const std::vector<int64_t> blocks = stage_blocks_of(config, model, stages);
   const std::vector<Patterns> patterns = stage_patterns(model, blocks);
   const std::vector<double> operations = operations_by_stage(config, model, blocks);
   const pipeline::StageCosts costs = costs_of(config, model);
-  const pipeline::Table table =
-      pipeline::make_schedule(pipeline::kind_from(parallel.schedule), parallel.pipeline,
-                              static_cast<int>(config.gradient_accumulation_steps), parallel.chunks, {});
+  const pipeline::Kind kind =
+      parallel.pipeline > 1 ? pipeline::kind_from(parallel.schedule) : pipeline::Kind::OneFOneB;
+  const pipeline::Table table = pipeline::make_schedule(
+      kind, parallel.pipeline, static_cast<int>(config.gradient_accumulation_steps), parallel.chunks, {});
   const pipeline::Timeline timeline = pipeline::time_of(table, costs);
 
   PipelinePlan result{.model = config.model.type + ", " + std::to_string(config.model.layers) +
                                " layers, width " + std::to_string(config.model.width),
                       .schedule = parallel.schedule,
                       .pipeline_ranks = parallel.pipeline,
-                      .dp_ranks = ranks / parallel.pipeline,
+                      .dp_ranks = places.ranks,
                       .micro_batches = static_cast<int>(config.gradient_accumulation_steps),
                       .stage = config.zero.stage,
+                      .layers = layer_share_of(config),
                       .bubble = timeline.bubble,
                       .bubble_of_these = 0,
                       .ranks = {}};
   EngineOptions options = options_from_config(config, result.dp_ranks);
-  options.reduce_once = true;
-  const RankPlaces places = dp_places_of(config, ranks, hosts, cuda_devices);
+  options.reduce_once = parallel.pipeline > 1;
   const double all = std::accumulate(operations.begin(), operations.end(), 0.0);
   double heaviest = 0;
   for (int rank = 0; rank < parallel.pipeline; ++rank) {
@@ -118,15 +133,21 @@ PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, int ra
       one.stages.push_back(stage);
       one.blocks += blocks[stage];
       one.share += operations[stage] * parallel.pipeline / all;
+      one.product_flops += operations[stage];
       held.insert(held.end(), patterns[stage].begin(), patterns[stage].end());
     }
-    ModuleSpec part = model;
-    keep(part, held);
-    one.plan = make_plan(part, options, places, bytes_of_rule(config.optimizer.rule));
+    one.score_flops = 4 * static_cast<double>(one.blocks * config.data.sequence_length * config.model.width);
+    one.product_flops -= one.score_flops;
+    ModuleSpec own = part;
+    if (stages > 1) keep_parameters(own, held);
+    one.plan = make_plan(own, options, places, bytes_of_rule(config.optimizer.rule));
     for (const UnitLayout& unit : one.plan.units) one.parameters += unit.numel;
     one.kept_micro_batches = timeline.peak_kept[rank];
     one.activations = activations_of(config, *options.dtype, one.blocks, one.kept_micro_batches,
                                      table.shape.rank_of(stages - 1) == rank);
+    one.has_first = table.shape.rank_of(0) == rank;
+    one.has_last = table.shape.rank_of(stages - 1) == rank;
+    add_traffic(config, *options.dtype, table.shape, part, rank, one);
     heaviest = std::max(heaviest, one.share);
     result.ranks.push_back(std::move(one));
   }
@@ -134,11 +155,49 @@ PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, int ra
   return result;
 }
 
+namespace {
+
+std::string along_tp(const LayerShare& share) {
+  if (share.ranks == 1) return "";
+  return ", " + std::to_string(share.ranks) + " along tp" + (share.sequence ? " (and the sequence)" : "");
+}
+
+std::string bytes_sent(int64_t bytes) { return bytes == 0 ? "-" : human_bytes(bytes); }
+
+int64_t dp_bytes(const Plan& plan, int64_t elements_of_parameters, int64_t elements_of_gradients) {
+  const Dtype parameters = plan.units.empty() ? Dtype::f32 : plan.units.front().dtype;
+  return elements_of_parameters * itemsize(parameters) +
+         elements_of_gradients * itemsize(plan.communication_dtype);
+}
+
+int64_t dp_bytes(const Plan& plan) {
+  const RankPlan& rank = plan.rank;
+  return dp_bytes(plan, rank.all_gather_elements, rank.reduce_scatter_elements + rank.all_reduce_elements);
+}
+
+std::string axes_table(const PipelinePlan& plan) {
+  char line[256];
+  std::snprintf(line, sizeof line, "\n%4s  %18s %18s %18s %22s\n", "rank", "sent a step: dp", "tp", "pp",
+                "of a tied embedding");
+  std::string text = line;
+  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const PipelineRankPlan& one = plan.ranks[rank];
+    std::snprintf(line, sizeof line, "%4zu  %18s %18s %18s %22s\n", rank,
+                  bytes_sent(dp_bytes(one.plan)).c_str(), bytes_sent(one.tensor.bytes()).c_str(),
+                  bytes_sent(one.messages.bytes).c_str(), bytes_sent(one.tied.bytes).c_str());
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string to_text(const PipelinePlan& plan) {
   char line[256];
   std::string text = plan.model + "\n" + std::to_string(plan.pipeline_ranks) + " ranks along the pipeline, " +
-                     std::to_string(plan.dp_ranks) + " along dp, ZeRO stage " + std::to_string(plan.stage) +
-                     "; " + plan.schedule + ", " + std::to_string(plan.micro_batches) + " micro-batches\n\n";
+                     std::to_string(plan.dp_ranks) + " along dp" + along_tp(plan.layers) + ", ZeRO stage " +
+                     std::to_string(plan.stage) + "; " + plan.schedule + ", " +
+                     std::to_string(plan.micro_batches) + " micro-batches\n\n";
   std::snprintf(line, sizeof line, "%4s  %-8s %6s %12s %9s %12s %6s %12s %12s\n", "rank", "stages", "blocks",
                 "parameters", "work", "states", "kept", "activations", "at the peak");
   text += line;
@@ -156,6 +215,7 @@ std::string to_text(const PipelinePlan& plan) {
                   human_bytes(peak_bytes(one.plan, one.activations)).c_str());
     text += line;
   }
+  text += axes_table(plan);
   std::snprintf(line, sizeof line,
                 "\nRanks wait %.1f%% of a step with equal stages, %.1f%% with these (work: of the mean).\n",
                 100 * plan.bubble, 100 * plan.bubble_of_these);
@@ -177,11 +237,18 @@ std::string to_json(const PipelinePlan& plan) {
                      {"activation_bytes", one.activations.kept},
                      {"loss_bytes", one.activations.loss},
                      {"peak_bytes_per_rank", peak_bytes(one.plan, one.activations)},
+                     {"dp_bytes_per_step", dp_bytes(one.plan)},
+                     {"tp_per_step", moved_json(one.tensor)},
+                     {"pp_messages_per_step", one.messages.calls},
+                     {"pp_bytes_per_step", one.messages.bytes},
+                     {"tied_bytes_per_step", one.tied.bytes},
                      {"work_of_mean", one.share}});
   const Json json = {{"model", plan.model},
                      {"schedule", plan.schedule},
                      {"pipeline_ranks", plan.pipeline_ranks},
                      {"dp_ranks", plan.dp_ranks},
+                     {"tensor_ranks", plan.layers.ranks},
+                     {"sequence", plan.layers.sequence},
                      {"micro_batches", plan.micro_batches},
                      {"stage", plan.stage},
                      {"bubble", plan.bubble},

@@ -1,6 +1,7 @@
 // The plan as JSON. Every figure is an integer, exact beyond 2^53.
 #include <nlohmann/json.hpp>
 
+#include "plan/moved_json.h"
 #include "zero/plan_report.h"
 
 namespace zero {
@@ -129,7 +130,11 @@ std::string to_json(const ConfigPlan& plan) {
   Json json{{"model", plan.model},
             {"types", plan.types},
             {"parameters", plan.parameters},
-            {"ranks", chosen.ranks},
+            {"parameters_per_rank", plan.parameters_of_rank},
+            {"ranks", plan.all_ranks()},
+            {"dp_ranks", chosen.ranks},
+            {"tensor_ranks", plan.layers.ranks},
+            {"sequence", plan.layers.sequence},
             {"accumulation_steps", chosen.accumulation_steps},
             {"hosts", plan.hosts},
             {"device", plan.on_cuda ? "cuda" : "cpu"},
@@ -142,7 +147,7 @@ std::string to_json(const ConfigPlan& plan) {
   json["stages"] = Json::array();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     Json row = stage_json(plan, stage);
-    if (plan.hosts > 1 && std::ssize(plan.stages[stage].network) == plan.hosts)
+    if (plan.layers.ranks == 1 && plan.hosts > 1 && std::ssize(plan.stages[stage].network) == plan.hosts)
       for (const HostTraffic& host : plan.stages[stage].network) {
         row["network_bytes_sent_per_step_by_host"].push_back(host.sent_bytes);
         row["network_bytes_received_per_step_by_host"].push_back(host.received_bytes);
@@ -155,6 +160,7 @@ std::string to_json(const ConfigPlan& plan) {
     json["stages"].push_back(std::move(row));
   }
   if (plan.tiers) json["placement"] = placement_json(plan);
+  if (plan.layers.ranks > 1) json["tp_per_step"] = moved_json(plan.tensor_traffic);
   json["units"] = units_json(chosen);
   return json.dump(2) + "\n";
 }

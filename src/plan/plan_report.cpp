@@ -150,7 +150,8 @@ std::string placement_text(const ConfigPlan& plan) {
 
 // Whether hosts are told apart, and not only ranks.
 bool crosses_network(const ConfigPlan& plan) {
-  return plan.hosts > 1 && std::ssize(plan.stages[plan.chosen_stage].network) == plan.hosts;
+  return plan.layers.ranks == 1 && plan.hosts > 1 &&
+         std::ssize(plan.stages[plan.chosen_stage].network) == plan.hosts;
 }
 
 int64_t most_sent_bytes(const Plan& plan) {
@@ -198,6 +199,28 @@ std::string notes(const ConfigPlan& plan) {
   return text;
 }
 
+std::string along_axes(const ConfigPlan& plan) {
+  if (plan.layers.ranks == 1) return "";
+  return ", " + std::to_string(plan.stages[0].ranks) + " along dp, " + std::to_string(plan.layers.ranks) +
+         " along tp" + (plan.layers.sequence ? " (and the sequence)" : "");
+}
+
+// The same at every stage: activations, not parameters.
+void add_tensor_traffic(const ConfigPlan& plan, StageTable& table) {
+  if (plan.layers.ranks == 1) return;
+  const TensorTraffic& traffic = plan.tensor_traffic;
+  const auto line = [&](const std::string& label, int64_t elements) {
+    table.line(label, [elements](size_t) { return count_or_dash(elements); });
+  };
+  table.gap();
+  line("Along tp: all-reduced (x2)", traffic.all_reduce.elements);
+  if (plan.layers.sequence) {
+    line("  gathered", traffic.all_gather.elements);
+    line("  reduce-scattered", traffic.reduce_scatter.elements);
+  }
+  table.line("  bytes", [&](size_t) { return bytes_or_dash(traffic.bytes()); });
+}
+
 std::string fit(int64_t bytes, int64_t memory) { return bytes <= memory ? "yes" : "no"; }
 
 }  // namespace
@@ -236,8 +259,9 @@ std::string to_text(const CountPlan& plan) {
 std::string to_text(const ConfigPlan& plan) {
   const Plan& chosen = plan.stages[plan.chosen_stage];
   std::string text = plan.model + ": " + plural(plan.parameters, "parameter") + "; " + plan.types + "\n" +
-                     plural(chosen.ranks, "rank") +
+                     plural(plan.all_ranks(), "rank") +
                      (plan.hosts > 1 ? " on " + plural(plan.hosts, "host") : std::string()) +
+                     along_axes(plan) +
                      (chosen.replica_ranks > 1 && chosen.shard_ranks > 1
                           ? " in shard groups of " + std::to_string(chosen.shard_ranks)
                           : std::string()) +
@@ -280,6 +304,7 @@ std::string to_text(const ConfigPlan& plan) {
   table.line("  all-reduced (x2)", [&](size_t s) { return count_or_dash(rank(s).all_reduce_elements); });
   table.line("  total", [&](size_t s) { return count_or_dash(rank(s).traffic_elements()); });
   table.line("  of it padding", [&](size_t s) { return count_or_dash(rank(s).padding_elements); });
+  add_tensor_traffic(plan, table);
   if (crosses_network(plan)) {
     table.gap();
     table.line("Network a host: sent a step",

@@ -64,7 +64,7 @@ int run_plan(int argc, char** argv) {
       "Bytes a rank holds and elements it sends in a step, for every stage. Needs no ranks and no tensors.");
   app.add_option("config", request.config, "configuration file");
   app.add_option("-p,--parameters", request.parameters, "a count instead of a model: 7.5e9, 124M, 1.5B, 1T");
-  app.add_option("-n,--ranks", request.ranks, "data-parallel ranks [parallel.ranks, or 1]")
+  app.add_option("-n,--ranks", request.ranks, "ranks [parallel.ranks, or 1; with --cluster all devices]")
       ->check(at_least_one());
   app.add_option("--hosts", request.hosts, "hosts that the ranks are on: those of one share CPU memory [1]")
       ->check(at_least_one());
@@ -78,6 +78,11 @@ int run_plan(int argc, char** argv) {
   app.add_option(
       "--disk", request.disk,
       "directory on a disk: states go there that do not fit --memory, and the rest of the plan says so");
+  app.add_option(
+      "--cluster", request.cluster,
+      "description of a cluster (configs/clusters/): memory, time of a step by part, tokens/s on it");
+  app.add_flag("--search", request.search,
+               "the ten best settings for the cluster and the configuration's train_batch_size");
   std::string disk_rate;
   app.add_option("--disk-rate", disk_rate,
                  "of all ranks of a host, a second: 1.5GB, or 1.5GB,1.2GB for reading "
@@ -105,7 +110,7 @@ int run_plan(int argc, char** argv) {
   request.machine = [&](const OffloadConfig& offload, int host_ranks) {
     return machine_of(offload, disk_rate, host_ranks);
   };
-  PlanAnswer result = answer(request, trained_spec);
+  PlanAnswer result = answer(request, trained_spec, tensor_part);
   for (const std::string& note : result.notes) std::cerr << "zero: note: " << note << "\n";
   std::cout << result.text;
   return 0;

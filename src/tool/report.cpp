@@ -23,7 +23,7 @@ std::string plan_of(const std::filesystem::path& run, int ranks) {
     PlanRequest request;
     request.config = (run / "config.json").string();
     request.ranks = ranks;
-    return answer(request, trained_spec).text;
+    return answer(request, trained_spec, tensor_part).text;
   } catch (const Error& error) {
     return std::string("not planned: ") + error.what() + "\n";
   }

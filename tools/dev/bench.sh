@@ -47,7 +47,7 @@ record_lines() {
 }
 
 USUAL_PARTS=(optimizer operators checkpoint saving dispatch virtual_device collectives flops)
-BENCH_PARTS=("${USUAL_PARTS[@]}" profiles)
+BENCH_PARTS=("${USUAL_PARTS[@]}" profiles cluster)
 
 bench_part() {
   local bench=$ROOT/build/$PRESET/bench zero=$ROOT/build/$PRESET/zero
@@ -65,6 +65,9 @@ bench_part() {
     flops)
       python3 "$ROOT/bench/flops.py" --zero "$zero" --gemm "$bench/gemm_bench" --out "$RESULTS" --said "./dev bench flops" ||
         die "the rate of matrix products could not be measured, see above"
+      ;;
+    cluster)
+      python3 "$ROOT/bench/cluster.py" --zero "$zero" --write "$ROOT/build/clusters" || die "steps could not be predicted, see above"
       ;;
     profiles)
       need_packages linux-perf
