@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -48,10 +49,18 @@ Config config_of(const json& text, const std::vector<std::string>& overrides) {
   return parse_config(text.dump(), "small", overrides);
 }
 
+// Trees are built once for each number of ranks that share layers.
+const ModuleSpec& tree_of(const Config& config, bool is_part) {
+  static std::map<int, ModuleSpec> trees;
+  const int tensor = is_part ? config.parallel.tensor : 0;
+  if (const auto known = trees.find(tensor); known != trees.end()) return known->second;
+  const ModuleSpec whole = trained_spec(config);
+  return trees.emplace(tensor, is_part ? tensor_part(config, whole, tensor - 1) : whole).first->second;
+}
+
 ClusterPrediction predicted(const Cluster& cluster, const std::vector<std::string>& overrides) {
   const Config config = resolve(config_of(small_json(), overrides), cluster.devices());
-  const ModuleSpec whole = trained_spec(config);
-  return predict(config, whole, tensor_part(config, whole, config.parallel.tensor - 1), cluster);
+  return predict(config, tree_of(config, false), tree_of(config, true), cluster);
 }
 
 TEST(ClusterPlan, HasThePlansMemoryAndPartsThatAddUp) {
@@ -96,7 +105,9 @@ TEST(ClusterPlan, HasTheTimeOfEveryAxis) {
 
 TEST(ClusterPlan, RefusesWhatItCannotPredict) {
   const Cluster cluster = small_cluster(2, 4, 1 << 30);
-  EXPECT_ERROR(predicted(cluster, {"parallel.tensor=8", "model.heads=8"}), Config,
+  const Config wide = resolve(config_of(small_json(), {"parallel.tensor=8", "model.heads=8"}), 8);
+  const ModuleSpec whole = trained_spec(wide);
+  EXPECT_ERROR(predict(wide, whole, tensor_part(wide, whole, 7), cluster), Config,
                "8 ranks that share layers do not fit hosts of 4 devices");
   EXPECT_ERROR(predicted(cluster, {"activation_checkpointing.recompute=2"}), Unsupported, "--cluster");
   EXPECT_ERROR(part_of(cluster, 9), Config, "9 ranks on the 8 devices");

@@ -18,8 +18,9 @@ std::string printed(const char* format, Values... values) {
 }
 
 std::string on_cluster(const Cluster& cluster) {
-  return std::to_string(cluster.devices()) + (cluster.devices() == 1 ? " device" : " devices") + ", " +
-         std::to_string(cluster.hosts) + (cluster.hosts == 1 ? " host" : " hosts") + " of " + cluster.name;
+  return std::to_string(cluster.devices()) + (cluster.devices() == 1 ? " device" : " devices") + " on " +
+         std::to_string(cluster.hosts) + (cluster.hosts == 1 ? " host" : " hosts") + " (" + cluster.name +
+         ")";
 }
 
 std::string schedule_of(const ClusterPrediction& found) {

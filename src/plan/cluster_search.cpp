@@ -22,7 +22,8 @@ using pipeline::Kind;
 
 constexpr size_t kBest = 10;
 constexpr int64_t kMostMicroBatch = 64;
-constexpr int kMostResolved = 400;  // of the candidates in order, how many are looked at closely
+// How many of the candidates, in order, are looked at closely: in all, and of a mesh and stage.
+constexpr int kMostLooked = 100, kMostLookedOfMesh = 4;
 
 /// What is chosen. Compared to break ties.
 struct Settings {
@@ -239,14 +240,7 @@ class Searcher {
       one.share = operations * settings.pipeline / all;
       one.score_flops = 4 * static_cast<double>(one.blocks * flat_.data.sequence_length * flat_.model.width);
       one.product_flops = operations - one.score_flops;
-      ModuleSpec own = parts_.at(settings.tensor);
-      if (stages > 1) {
-        std::vector<std::string> held;
-        for (int stage = rank; stage < stages; stage += settings.pipeline)
-          held.insert(held.end(), patterns[static_cast<size_t>(stage)].begin(),
-                      patterns[static_cast<size_t>(stage)].end());
-        keep_parameters(own, held);
-      }
+      const ModuleSpec& own = tree_of(settings, patterns, rank);
       for (std::vector<PipelineRankPlan>* plans : {&ranks.once, &ranks.twice}) {
         EngineOptions options = options_from_config(flat_, places.ranks);
         options.reduce_once = settings.pipeline > 1;
@@ -259,16 +253,32 @@ class Searcher {
     return ranks;
   }
 
+  /// What a rank along the pipeline holds: the same at every stage of ZeRO.
+  const ModuleSpec& tree_of(const Settings& settings, const std::vector<std::vector<std::string>>& patterns,
+                            int rank) {
+    if (patterns.size() == 1) return parts_.at(settings.tensor);
+    const auto key = std::tuple(settings.tensor, settings.pipeline, settings.chunks, rank);
+    const auto [at, is_new] = trees_.try_emplace(key);
+    if (!is_new) return at->second;
+    std::vector<std::string> held;
+    for (size_t stage = static_cast<size_t>(rank); stage < patterns.size();
+         stage += static_cast<size_t>(settings.pipeline))
+      held.insert(held.end(), patterns[stage].begin(), patterns[stage].end());
+    at->second = parts_.at(settings.tensor);
+    keep_parameters(at->second, held);
+    return at->second;
+  }
+
   // Of each mesh and stage the first that this version runs and that fits when looked at closely.
   void choose() {
-    std::set<std::tuple<int, int, int>> meshes;
+    std::map<std::tuple<int, int, int>, int> meshes;              // how often they were looked at
     std::map<std::tuple<bool, bool, bool, int, int>, bool> runs;  // kinds of settings
     int looked = 0;
     for (const Candidate& candidate : candidates_) {
-      if (result_.best.size() == kBest || looked == kMostResolved) break;
+      if (result_.best.size() == kBest || looked == kMostLooked) break;
       const Settings& s = candidate.settings;
       const auto mesh = std::tuple(s.tensor, s.pipeline, s.stage);
-      if (meshes.contains(mesh)) continue;
+      if (meshes[mesh] >= kMostLookedOfMesh) continue;
       const auto kind =
           std::tuple(s.tensor > 1, s.pipeline > 1, s.recompute, s.stage, static_cast<int>(s.schedule));
       if (const auto known = runs.find(kind); known != runs.end() && !known->second) continue;
@@ -277,8 +287,9 @@ class Searcher {
       runs[kind] = config.has_value();
       if (!config) continue;
       ClusterPrediction found = predict(*config, model_, parts_.at(s.tensor), cluster_);
+      ++meshes[mesh];
       if (!found.fits()) continue;
-      meshes.insert(mesh);
+      meshes[mesh] = kMostLookedOfMesh;
       result_.best.push_back(std::move(found));
     }
     std::stable_sort(result_.best.begin(), result_.best.end(),
@@ -311,6 +322,7 @@ class Searcher {
   const int64_t batch_;
   std::map<int, ModuleSpec> parts_;
   std::map<std::tuple<int, int, int, int>, Ranks> ranks_;
+  std::map<std::tuple<int, int, int, int>, ModuleSpec> trees_;
   std::vector<Candidate> candidates_;
   ClusterSearch result_;
 };

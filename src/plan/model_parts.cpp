@@ -1,6 +1,9 @@
 #include "plan/model_parts.h"
 
 #include <algorithm>
+#include <functional>
+#include <set>
+#include <string_view>
 
 #include "base/glob.h"
 #include "zero/error.h"
@@ -61,12 +64,35 @@ std::vector<std::vector<std::string>> stage_patterns(const ModuleSpec& model,
   return patterns;
 }
 
+namespace {
+
+/// Names, and modules of which all parameters count.
+struct HeldNames {
+  std::set<std::string, std::less<>> parameters, modules;
+  bool contain(std::string_view name) const {
+    if (parameters.contains(name)) return true;
+    for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1))
+      if (modules.contains(name.substr(0, dot))) return true;
+    return false;
+  }
+};
+
+void keep_held(ModuleSpec& module, const HeldNames& held) {
+  std::erase_if(module.parameters,
+                [&](const ParameterSpec& parameter) { return !held.contain(parameter.name); });
+  for (ModuleSpec& child : module.children) keep_held(child, held);
+}
+
+}  // namespace
+
 void keep_parameters(ModuleSpec& module, const std::vector<std::string>& patterns) {
-  std::erase_if(module.parameters, [&](const ParameterSpec& parameter) {
-    return std::none_of(patterns.begin(), patterns.end(),
-                        [&](const std::string& pattern) { return glob_matches(pattern, parameter.name); });
-  });
-  for (ModuleSpec& child : module.children) keep_parameters(child, patterns);
+  HeldNames held;
+  for (const std::string& pattern : patterns)
+    if (pattern.ends_with(".*"))
+      held.modules.insert(pattern.substr(0, pattern.size() - 2));
+    else
+      held.parameters.insert(pattern);
+  keep_held(module, held);
 }
 
 }  // namespace zero

@@ -23,7 +23,7 @@ ModelParts parts_of_model(const ModuleSpec& model);
 std::vector<std::vector<std::string>> stage_patterns(const ModuleSpec& model,
                                                      const std::vector<int64_t>& blocks);
 
-/// Leaves the parameters whose names match one of the patterns.
+/// Leaves the parameters whose names match one of stage_patterns().
 void keep_parameters(ModuleSpec& module, const std::vector<std::string>& patterns);
 
 }  // namespace zero
