@@ -72,7 +72,6 @@ def configuration(folder, given, stage, tensor, pipeline):
         "data": {"train": str(folder / "tokens"), "tokenizer": str(folder / "tokenizer"), "sequence_length": SMALL["context_length"]},
         "parallel": {"tensor": tensor, "sequence": tensor > 1, "pipeline": pipeline},
         "run": {"directory": str(folder / "run"), "steps": given.steps, "seed": 1},
-        "logging": {"interval_steps": 1},
     }
 
 
