@@ -147,6 +147,10 @@ TEST(ConfigErrors, NumbersThatAreNone) {
 TEST(ConfigErrors, OffloadIsCheckedBeforeAnythingStarts) {
   EXPECT_EQ(error_of(R"({"offload": {"ratio": 1.5}})"),
             "config error: f:1: offload.ratio: expected a number from 0 to 1, got 1.5");
+  EXPECT_EQ(
+      error_of(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": -0.1}}})"),
+      "config error: f:1: zero_optimization.offload_optimizer.ratio: expected a number from 0 to 1, got "
+      "-0.1");
   EXPECT_EQ(error_of("{\"zero_optimization\": {\"offload_optimizer\":\n{\"device\": \"nvme\"}}}"),
             "config error: f:2: offload.optimizer: expected \"none\" or \"host\" without offload.path, got "
             "\"disk\"; "
@@ -243,6 +247,10 @@ TEST(ConfigErrors, Recomputation) {
   EXPECT_EQ(error_of(begin + "\"cpu_checkpointing\": true" + end),
             place +
                 "cpu_checkpointing: expected false where nothing is recomputed, got true; set "
+                "activation_checkpointing.recompute");
+  EXPECT_EQ(error_of(begin + "\"partition_activations\": true}, \"parallel\": {\"tensor\": 2" + end),
+            place +
+                "partition_activations: expected false where nothing is recomputed, got true; set "
                 "activation_checkpointing.recompute");
 }
 

@@ -410,6 +410,27 @@ TEST(Config, Recomputation) {
   EXPECT_EQ(policy("\"recompute\": \"auto\", \"offload\": \"auto\"").memory_bytes, -1);
 }
 
+// Parts of inputs need ranks that share a layer: where there are none, or each has its part, a note says so.
+TEST(Config, PartitionedActivations) {
+  const auto notes = [](const std::string& parallel) {
+    const Config c = resolve(parse(R"({"train_batch_size": 8, "parallel": {)" + parallel + R"(},
+      "activation_checkpointing": {"recompute": "all", "partition_activations": true}})"),
+                             4);
+    EXPECT_TRUE(c.recompute.partition_inputs);
+    EXPECT_EQ(resolve(c, 4).origin.notes, c.origin.notes) << "said once";
+    return c.origin.notes;
+  };
+  EXPECT_TRUE(notes("\"tensor\": 2").empty());
+  ASSERT_EQ(notes("").size(), 1u);
+  EXPECT_EQ(
+      notes("")[0],
+      "f:2: activation_checkpointing.partition_activations has no effect here: parallel.tensor is 1, so "
+      "no other rank has a block's input");
+  ASSERT_EQ(notes("\"tensor\": 2, \"sequence\": true").size(), 1u);
+  EXPECT_NE(notes("\"tensor\": 2, \"sequence\": true")[0].find("parallel.sequence has cut"),
+            std::string::npos);
+}
+
 TEST(Config, ExampleFilesAreValid) {
   for (const char* name : {"gpt2-demo.json", "gpt2-zero3.json", "llama-70b.json"}) {
     const Config c = load_config(std::string(ZERO_TEST_DATA) + "/../configs/" + name);

@@ -1,6 +1,7 @@
 // "auto" in a run: where states are is chosen within a rank's memory, changes no loss, and what cannot be is
 // an error before any rank is there.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "support/disk_directory.h"
 #include "support/expect_error.h"
@@ -52,6 +53,23 @@ TEST(TrainPlacement, WhatCannotBeIsAnErrorBeforeAnyRank) {
                "offload.path: /dev/shm is in memory (tmpfs)");
   EXPECT_ERROR(checked({"offload.optimizer=disk", "offload.path=/nowhere/at/all"}), Config,
                "offload.path: /nowhere/at/all cannot be used");
+  // No directory, and one that this user may not write to.
+  EXPECT_ERROR(
+      checked({"offload.optimizer=disk", "offload.path=" + (small.path() / "train.tokens").string()}), Config,
+      "train.tokens cannot be used: ");
+  if (::geteuid() != 0) {
+    const std::filesystem::path closed = disk.path() / "closed";
+    std::filesystem::create_directory(closed);
+    std::filesystem::permissions(closed, std::filesystem::perms::owner_read);
+    EXPECT_ERROR(checked({"offload.optimizer=disk", "offload.path=" + closed.string()}), Config,
+                 "closed cannot be used: ");
+  }
+  EXPECT_ERROR(
+      checked({"activation_checkpointing.offload=disk", "activation_checkpointing.offload_path=/dev/shm"}),
+      Config, "activation_checkpointing.offload_path: /dev/shm is in memory (tmpfs)");
+  EXPECT_ERROR(checked({"activation_checkpointing.recompute=auto", "activation_checkpointing.offload=auto",
+                        "activation_checkpointing.offload_path=/nowhere/at/all"}),
+               Config, "activation_checkpointing.offload_path: /nowhere/at/all cannot be used");
   EXPECT_ERROR(
       checked({"offload.optimizer=auto", "offload.memory=10000", "offload.path=" + disk.path().string()}),
       Config, "a rank's memory is 10.0 kB, but wherever states are, ");

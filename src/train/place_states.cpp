@@ -62,6 +62,15 @@ void check_space(const Config& config, const Plan& plan, int ranks, int64_t free
           "free disk space, choose another directory or a lower offload.ratio");
 }
 
+// Before ranks begin; each opens its file there when the first step needs it.
+void check_activation_path(const Config& config) {
+  const RecomputePolicy& policy = config.recompute;
+  const bool goes = policy.tier == ActivationTier::Disk || policy.tier == ActivationTier::Auto;
+  if (!goes || policy.path.empty()) return;
+  tiers::free_disk_bytes(
+      policy.path, policy.path == config.offload.how.path ? kPath : "activation_checkpointing.offload_path");
+}
+
 }  // namespace
 
 std::string place_states(EngineOptions& options, const Config& config, const Mesh& mesh) {
@@ -75,6 +84,7 @@ std::string place_states(EngineOptions& options, const Config& config, const Mes
 }
 
 void check_offload(const Config& config, int ranks) {
+  check_activation_path(config);
   if (!config.offload.uses_disk() && !config.offload.is_auto()) return;
   const int64_t free_bytes =
       config.offload.how.path.empty() ? INT64_MAX : tiers::free_disk_bytes(config.offload.how.path, kPath);
