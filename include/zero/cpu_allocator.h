@@ -11,7 +11,7 @@ namespace zero {
 
 struct CpuAllocatorStats {
   int64_t used_bytes = 0;  // by tensors, now
-  int64_t peak_bytes = 0;  // the most they used
+  int64_t peak_bytes = 0;  // the most they used, since reset_cpu_allocator_peak()
   int64_t span_bytes = 0;  // from the first to the last byte ever used: what may be resident
 };
 
@@ -30,6 +30,9 @@ void release_free_memory();
 
 /// Zeros unless use_training_allocator() was called.
 CpuAllocatorStats cpu_allocator_stats();
+
+/// The most that tensors use is counted from now on: peak_bytes begins at used_bytes.
+void reset_cpu_allocator_peak();
 
 /// True where a tensor that is freed and made again costs no page faults: on CUDA, and after
 /// use_training_allocator().

@@ -2,6 +2,7 @@
 // The whole public surface. Each header stands alone; including those that are needed compiles faster.
 
 #include "zero/activation_store.h"
+#include "zero/adaptive_placement.h"
 #include "zero/block_chain.h"
 #include "zero/box.h"
 #include "zero/bpe_trainer.h"

@@ -112,6 +112,11 @@ class TrainingAllocator final : public c10::Allocator {
     }
   }
 
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    stats_.peak_bytes = stats_.used_bytes;
+  }
+
   CpuAllocatorStats stats() const {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -215,6 +220,10 @@ bool use_training_allocator() {
 
 void release_free_memory() {
   if (installed != nullptr) installed->give_back();
+}
+
+void reset_cpu_allocator_peak() {
+  if (installed != nullptr) installed->reset_peak();
 }
 
 CpuAllocatorStats cpu_allocator_stats() {

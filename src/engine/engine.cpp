@@ -90,9 +90,11 @@ std::vector<at::Tensor> scaled_gradients(const std::vector<at::Tensor>& outputs,
 
 }  // namespace
 
-EngineState::EngineState(ModelParameters parameters, const OptimizerSpec& optimizer,
-                         const EngineOptions& options, Mesh mesh)
-    : model(checked(std::move(parameters), options), optimizer, options, std::move(mesh)),
+EngineState::EngineState(ModelParameters given, const OptimizerSpec& spec, const EngineOptions& options,
+                         Mesh mesh)
+    : parameters(checked(std::move(given), options)),
+      optimizer(spec),
+      model(parameters, optimizer, options, std::move(mesh)),
       watch(model),
       base_rate(base_lr(optimizer)),
       link(std::make_shared<HookLink>(HookLink{this})) {

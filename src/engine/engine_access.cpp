@@ -48,6 +48,24 @@ double EngineAccess::scale_losses(Engine& engine) {
   return state.model.loss_scale;
 }
 
+RemadeFrom EngineAccess::remade_from(const Engine& engine) {
+  const EngineState& state = *engine.state_;
+  require(!state.takes_gradient, ErrorKind::Usage, "move_states", "the engine is part of a pipeline",
+          "say where its states are when it is made");
+  return {.parameters = state.parameters,
+          .optimizer = state.optimizer,
+          .mesh = state.model.mesh,
+          .base_rate = state.base_rate,
+          .waited_s = state.waited_s};
+}
+
+void EngineAccess::remake(Engine& engine, const EngineOptions& options, const RemadeFrom& from) {
+  engine.state_.reset();
+  engine.state_ = std::make_unique<EngineState>(from.parameters, from.optimizer, options, from.mesh);
+  engine.state_->base_rate = from.base_rate;
+  engine.state_->waited_s = from.waited_s;
+}
+
 void EngineAccess::accumulate(Engine& engine, const std::vector<at::Tensor>& outputs,
                               const std::function<void()>& backward) {
   EngineState& state = *engine.state_;

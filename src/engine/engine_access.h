@@ -9,11 +9,25 @@
 
 namespace zero::detail {
 
+/// What an engine is made anew from.
+struct RemadeFrom {
+  ModelParameters parameters;
+  OptimizerSpec optimizer;
+  Mesh mesh;
+  double base_rate;
+  double waited_s;
+};
+
 struct EngineAccess {
   /// An engine over these parameters, which need not be all of a module's. Collective.
   static std::unique_ptr<Engine> make(ModelParameters parameters, const OptimizerSpec& optimizer,
                                       const EngineOptions& options, const Mesh& mesh);
   static EngineState& state(Engine& engine) { return *engine.state_; }
+  /// Makes what the engine is made of anew, with other options. The old is gone first, with all its values.
+  /// Where this throws the engine can only be remade or destroyed. Collective.
+  static void remake(Engine& engine, const EngineOptions& options, const RemadeFrom& from);
+  /// Throws Usage for a pipeline's engine.
+  static RemadeFrom remade_from(const Engine& engine);
 
   /// What the losses of the step that begins are to be multiplied by: 1 without loss scaling. What is seen of
   /// the step's gradients is divided by it again. The same on all ranks of a mesh.

@@ -53,6 +53,9 @@ struct EngineState {
   /// Of the gradients: a micro-batch's.
   void begin_backward();
 
+  // To be made anew with other options.
+  const ModelParameters parameters;
+  const OptimizerSpec optimizer;
   ShardedModel model;
   ParameterWatch watch;
   double base_rate;

@@ -10,9 +10,9 @@
 #include "zero/plan_report.h"
 
 namespace zero {
-namespace {
 
-TierRequest request_of(const Config& config, const EngineOptions& options, const TierMachine& machine) {
+TierRequest config_tier_request(const Config& config, const EngineOptions& options,
+                                const TierMachine& machine) {
   const OffloadConfig& offload = config.offload;
   const auto or_any = [](int64_t bytes) { return bytes < 0 ? INT64_MAX : bytes; };
   TierRequest request{.movable = {.parameter = offload.parameter == TierChoice::Auto,
@@ -28,6 +28,8 @@ TierRequest request_of(const Config& config, const EngineOptions& options, const
                        *options.dtype, config.recompute, layer_share_of(config));
   return request;
 }
+
+namespace {
 
 // A checkpoint in the background is written from a copy, but from the states themselves where some are on
 // disk.
@@ -56,7 +58,7 @@ std::optional<TierPlan> choose_config_tiers(const Config& config, const ModuleSp
                                             const TierMachine& machine) {
   if (!config.offload.is_auto()) return std::nullopt;
   try {
-    return choose(config, model, options, places, request_of(config, options, machine));
+    return choose(config, model, options, places, config_tier_request(config, options, machine));
   } catch (const Error& error) {
     // The choice knows nothing of files.
     fail(error.kind(), config.place("offload"), text_without_kind(error));

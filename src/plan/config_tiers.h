@@ -14,4 +14,8 @@ std::optional<TierPlan> choose_config_tiers(const Config& config, const ModuleSp
                                             const EngineOptions& options, const RankPlaces& places,
                                             const TierMachine& machine);
 
+/// What it asks for.
+TierRequest config_tier_request(const Config& config, const EngineOptions& options,
+                                const TierMachine& machine);
+
 }  // namespace zero

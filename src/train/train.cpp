@@ -1,7 +1,6 @@
 #include "zero/train.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "base/mix_bits.h"
 #include "mesh/agree.h"
+#include "plan/config_tiers.h"
 #include "train/activation_memory.h"
 #include "train/adapter_files.h"
 #include "train/append_file.h"
@@ -32,6 +32,7 @@
 #include "train/training_engine.h"
 #include "train/training_model.h"
 #include "zero/activations.h"
+#include "zero/adaptive_placement.h"
 #include "zero/cpu_allocator.h"
 #include "zero/engine.h"
 #include "zero/error.h"
@@ -85,10 +86,11 @@ std::shared_ptr<const InitialValues> open_values_together(const Config& config, 
 
 EngineOptions engine_options_with(const Config& config, const Mesh& mesh,
                                   std::shared_ptr<const InitialValues> values, const TensorParallel& parallel,
-                                  std::string& placement) {
+                                  std::string& placement, EngineOptions& before) {
   EngineOptions options = engine_options_of(config, mesh.group("dp").size());
   parallel.add_to(options);
   options.initial_values = std::move(values);
+  before = options;
   placement = place_states(options, config, mesh);
   return options;
 }
@@ -113,7 +115,7 @@ class Trainer {
   void attempt(bool may_fail, const std::function<void()>& saving);
   void save_adapters();
   void finish_step();
-  void compare_memory();
+  void keep_to_memory();
   bool pauses() const { return options_.pause_after > 0 && step_ >= options_.pause_after; }
   bool ends_early() const { return result_.signal != 0 || (pauses() && step_ < config_.run.steps); }
   bool every(int64_t interval) const { return interval > 0 && step_ % interval == 0; }
@@ -131,9 +133,11 @@ class Trainer {
   training::Breakdown breakdown_;
   fs::path checkpoint_;  // to begin with; empty: none
   std::shared_ptr<LanguageModel> model_;
-  std::string placement_;  // what was chosen of where states are
+  std::string placement_;         // what was chosen of where states are
+  EngineOptions before_placing_;  // the engine's without that
   TensorParallel parallel_;
   training::TrainingEngine training_;
+  std::optional<AdaptivePlacement> adapts_;  // where the placement is chosen, and memory measured
   int64_t step_ = 0, position_ = 0;
   bool evaluation_due_ = false;  // of the resumed checkpoint
   bool save_requested_ = false;  // on some rank, after the last step
@@ -154,7 +158,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
       parallel_(training::parallelized(*model_, config, mesh)),
       training_(config, model_,
                 engine_options_with(config, mesh, open_values_together(config, mesh, checkpoint_), parallel_,
-                                    placement_),
+                                    placement_, before_placing_),
                 mesh, [this](int64_t micro) { return seed_of_micro_batch(micro); }) {
   result_.loss = std::numeric_limits<double>::quiet_NaN();
   if (!checkpoint_.empty()) resume();
@@ -166,6 +170,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   });
   result_.first_step = result_.steps = step_;
   const std::string activation_memory = choose_activation_memory();
+  keep_to_memory();
   progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
                                                    config_.run.steps, config_.logging.print_interval_steps);
   std::string rules = to_text(training_.engine().parameter_summary());
@@ -413,23 +418,11 @@ void Trainer::finish_step() {
     save(evaluates && stop, last || stop);
 }
 
-// After the first step: the placement was chosen for what the plan says that activations take.
-void Trainer::compare_memory() {
-  if (placement_.empty() || !mesh_.device().is_cpu()) return;
-  const Plan& plan = training_.engine().plan();
-  const bool shared = plan.placements.parameter == Placement::Common;  // memory of the host, not of tensors
-  const auto measured =
-      static_cast<double>(cpu_allocator_stats().peak_bytes + training_.engine().stats().disk.ring_bytes +
-                          (shared ? plan.rank.parameter_bytes : 0));
-  const at::Tensor most = at::full({1}, measured, at::TensorOptions(at::kDouble));
-  mesh_.world().all_reduce(most, Group::Reduce::Max, "measured memory").wait();
-  const auto peak = static_cast<int64_t>(most.item<double>());
-  const int64_t budget = config_.offload.memory_bytes;
-  if (peak <= budget) return;
-  progress_->note("the first step took " + human_bytes(peak) + " of a rank's memory at its peak, " +
-                  human_bytes(peak - budget) + " more than offload.memory " + human_bytes(budget) +
-                  ": activations take more than planned; set offload.memory to " +
-                  human_bytes(std::max<int64_t>(0, 2 * budget - peak)) + " to stay within it");
+// The placement was chosen for what the plan says that activations take; steps are measured.
+void Trainer::keep_to_memory() {
+  if (placement_.empty() || !mesh_.device().is_cpu() || cpu_allocator_stats().peak_bytes == 0) return;
+  adapts_.emplace(training_.engine(), before_placing_, config_tier_request(config_, before_placing_, {}),
+                  paths_.run / "moved-states");
 }
 
 TrainResult Trainer::run() {
@@ -437,7 +430,8 @@ TrainResult Trainer::run() {
   if (evaluation_due_ && data_.eval) evaluate_now();
   while (step_ < config_.run.steps && !ends_early()) {
     record(step());
-    if (step_ == result_.first_step + 1) compare_memory();
+    if (adapts_)
+      if (const std::string moved = adapts_->after_step(); !moved.empty()) progress_->note(moved);
     if (model_->block_chain().must_choose()) progress_->note(model_->block_chain().choose(mesh_));
     finish_step();
   }

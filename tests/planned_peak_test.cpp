@@ -1,0 +1,116 @@
+// What a placement that was chosen within a budget is planned to take at its peak, against what tensors take.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/state_bytes.h"
+#include "support/disk_directory.h"
+#include "support/ranks.h"
+#include "zero/activations.h"
+#include "zero/cpu_allocator.h"
+#include "zero/engine.h"
+#include "zero/error.h"
+#include "zero/language_model.h"
+#include "zero/lazy.h"
+#include "zero/model_shape.h"
+#include "zero/model_spec.h"
+#include "zero/tier_plan.h"
+
+namespace zero {
+namespace {
+
+using testing::DiskDirectory;
+using testing::run_ranks;
+
+struct PeakCase {
+  std::string name;
+  ModelShape shape;
+  int stage = 3;
+  int64_t batch = 4, sequence = 64;
+};
+
+// GPT-2's proportions, and Llama's with fewer key heads.
+std::vector<PeakCase> cases() {
+  const Gpt2Shape gpt2{.vocab_size = 2048, .context_length = 64, .layers = 6, .width = 256, .heads = 4};
+  const LlamaShape llama{.vocab_size = 1024,
+                         .context_length = 64,
+                         .layers = 6,
+                         .width = 256,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .head_width = 64,
+                         .mlp_width = 688};
+  return {{.name = "GPT-2, stage 3", .shape = gpt2},
+          {.name = "GPT-2, stage 1, long batches", .shape = gpt2, .stage = 1, .batch = 12},
+          {.name = "Llama, stage 2", .shape = llama, .stage = 2}};
+}
+
+/// The most of a rank's memory in the third step, all ranks'.
+int64_t measured_peak(const PeakCase& of, const EngineOptions& options, const Mesh& mesh) {
+  torch::manual_seed(3);
+  const auto model = lazily([&] { return make_language_model(of.shape); });
+  Engine engine(*model, AdamW{}, options, mesh);
+  const int64_t vocabulary = std::visit([](const auto& shape) { return shape.vocab_size; }, of.shape);
+  for (int step = 0; step < 3; ++step) {
+    reset_cpu_allocator_peak();
+    const at::Tensor tokens = torch::randint(0, vocabulary, {of.batch, of.sequence}, torch::kLong);
+    engine.backward(engine.forward([&] { return model->loss(tokens, tokens); }));
+    engine.step();
+  }
+  const Plan& plan = engine.plan();
+  const bool shared = plan.placements.parameter == Placement::Common;
+  const at::Tensor most =
+      torch::full({1},
+                  static_cast<double>(cpu_allocator_stats().peak_bytes + engine.stats().disk.ring_bytes +
+                                      (shared ? plan.rank.parameter_bytes : 0)),
+                  torch::kDouble);
+  mesh.world().all_reduce(most, Group::Reduce::Max, "peak").wait();
+  return static_cast<int64_t>(most.item<double>());
+}
+
+class PlannedPeaks : public ::testing::TestWithParam<int> {};
+
+TEST_P(PlannedPeaks, AreThoseOfTheAllocator) {
+  const DiskDirectory disk;
+  run_ranks(GetParam(), [&](const Mesh& mesh) {
+    use_training_allocator();
+    const RankPlaces places = RankPlaces::of(mesh.group("dp").memories(), /*on_cpu=*/true);
+    for (const PeakCase& of : cases()) {
+      EngineOptions options{.stage = of.stage, .dtype = Dtype::bf16};
+      options.offload.path = disk.path().string();
+      const ModuleSpec spec = module_spec(*lazily([&] { return make_language_model(of.shape); }));
+      TierRequest request{
+          .movable = {.parameter = of.stage == 3, .gradient = true, .master = true, .optimizer = true},
+          .memory_bytes = int64_t{1} << 40,
+          .activations = activation_bytes(of.shape, of.batch, of.sequence, Dtype::bf16, {})};
+      int chosen = 0;
+      int64_t all = 0;
+      for (const double share : {1.0, 0.85, 0.7, 0.6}) {
+        if (all > 0) request.memory_bytes = static_cast<int64_t>(share * static_cast<double>(all));
+        EngineOptions placed = options;
+        TierPlan tiers;
+        try {
+          tiers = choose_tiers(spec, options, places, bytes_of_rule(AdamW{}), request);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::Config) << error.what();
+          continue;
+        }
+        ++chosen;
+        if (all == 0) all = tiers.peak_bytes;
+        use_tiers(placed, tiers);
+        const auto planned = static_cast<double>(tiers.peak_bytes);
+        EXPECT_NEAR(static_cast<double>(measured_peak(of, placed, mesh)) / planned, 1, 0.05)
+            << of.name << " within " << request.memory_bytes << " bytes; planned " << tiers.peak_bytes << "; "
+            << tiers.explained;
+      }
+      EXPECT_GE(chosen, 3) << of.name;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, PlannedPeaks, ::testing::Values(1, 2));
+
+}  // namespace
+}  // namespace zero
