@@ -155,9 +155,12 @@ TEST_P(AdaptivePlacements, StatesMoveWhenActivationsGrowAndTheBitsStay) {
       EXPECT_LE(adapted.moves, 2) << what;
       for (int step = 0; step < kSteps; ++step) {
         const std::string& note = adapted.notes[static_cast<size_t>(step)];
-        if (step < kGrows || step > kGrows + 1) EXPECT_EQ(note, "") << what << " step " << step;
-        if (step > kGrows + 1)
+        if (step < kGrows || step > kGrows + 1) {
+          EXPECT_EQ(note, "") << what << " step " << step;
+        }
+        if (step > kGrows + 1) {
           EXPECT_LE(adapted.peaks[static_cast<size_t>(step)], budget) << what << " step " << step;
+        }
       }
       const std::string& note = adapted.notes[kGrows];
       EXPECT_NE(note.find("more than"), note.npos) << note;

@@ -55,8 +55,8 @@ TEST(TrainPlacement, WhatCannotBeIsAnErrorBeforeAnyRank) {
                "offload.path: /nowhere/at/all cannot be used");
   // No directory, and one that this user may not write to.
   EXPECT_ERROR(
-      checked({"offload.optimizer=disk", "offload.path=" + (small.path() / "train.tokens").string()}), Config,
-      "train.tokens cannot be used: ");
+      checked({"offload.optimizer=disk", "offload.path=" + (small.path() / "train.tokens").string()}), Io,
+      "train.tokens takes no file: Not a directory");
   if (::geteuid() != 0) {
     const std::filesystem::path closed = disk.path() / "closed";
     std::filesystem::create_directory(closed);
