@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error_text.h"
+#include "plan/config_options.h"
 #include "plan/state_bytes.h"
 #include "zero/activations.h"
 #include "zero/error.h"
