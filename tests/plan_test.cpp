@@ -523,8 +523,9 @@ TEST(Plan, CountsMomentsInBlocks) {
   const Plan plan = make_plan(three_kinds(), {.stage = 1}, {.ranks = 2}, eight_bit);
   for (const UnitLayout& unit : plan.units) EXPECT_EQ(unit.shard_numel % 256, 0) << unit.name;
   EXPECT_EQ(plan.rank.optimizer_bytes, 2 * (256 * 2 + 8));
-  EXPECT_ERROR(make_plan(three_kinds(), {.stage = 1}, {.ranks = 2, .on_cpu = false}, eight_bit), Unsupported,
-               "states_8bit");
+  const RankPlaces devices{.ranks = 2, .on_cpu = false};
+  EXPECT_EQ(make_plan(three_kinds(), {.stage = 1}, devices, eight_bit).rank.optimizer_bytes,
+            2 * (256 * 2 + 8));
 }
 
 TEST(Plan, CountsStatesByTheirTier) {

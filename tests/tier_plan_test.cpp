@@ -64,7 +64,7 @@ std::optional<double> least_seconds(const TierCase& one, const Plan& plan, size_
     const Plan made = make_plan(one.model, options, one.places, one.optimizer);
     if (peak_bytes(made, one.request.activations) > one.request.memory_bytes) return std::nullopt;
     if (made.rank.file_bytes > one.request.disk_bytes) return std::nullopt;
-    return tier_traffic(made, true).seconds(one.request.rates);
+    return tier_traffic(made).seconds(one.request.rates);
   }
   const std::vector<Tier> both{Tier::Device, Tier::Disk}, near{Tier::Device};
   const bool is_sharded = plan.placements.parameter == Placement::Shard;

@@ -1,15 +1,12 @@
 // Every wait of the engine is needed, and the checks of virtual devices know it: each left out is a fault.
+#include "support/virtual_mutations.h"
+
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
 #include <set>
-#include <sstream>
 
 #include "support/small_net.h"
-#include "support/temporary_directory.h"
-#include "support/virtual_ranks.h"
 #include "zero/engine.h"
 
 namespace zero::virtual_device::testing {
@@ -77,54 +74,12 @@ const std::set<std::string> kPlaces{"bucket",
                                     "values of a gather scope",
                                     "values of replaced parameters"};
 
-/// What the ranks of a run have passed and found.
-struct Found {
-  std::set<std::string> places, faults;
-};
-Found run_without(const std::vector<std::string>& left_out, int ranks,
-                  const std::function<void(const Mesh&, const std::filesystem::path&)>& body) {
-  const TemporaryDirectory directory;
-  left_out_waits() = left_out;
-  RankOptions options = on_virtual_devices();
-  options.mesh.timeout = std::chrono::seconds(10);
-  const auto results = collect_ranks(
-      ranks,
-      [&](Mesh mesh) {
-        std::string text;
-        try {
-          body(mesh, directory.path());
-        } catch (const std::exception&) {
-          // Wrong numbers may be noticed by the engine too: the faults count.
-        }
-        own_devices().synchronize();
-        for (const std::string& place : own_devices().wait_places()) text += "p" + place + "\n";
-        for (const Fault& fault : own_devices().faults())
-          text += "f" + std::string(to_string(fault.kind)) + ": " + fault.text + "\n";
-        hand_back(text);
-      },
-      options);
-  left_out_waits().clear();
-  Found found;
-  for (const RankResult& result : results) {
-    std::istringstream lines(result.bytes);
-    for (std::string line; std::getline(lines, line);)
-      (line[0] == 'p' ? found.places : found.faults).insert(line.substr(1));
-  }
-  return found;
-}
-
 TEST(VirtualMutations, EachWaitThatIsLeftOutIsAFault) {
   const Found whole = run_without({}, 4, train_in_all_ways);
   EXPECT_EQ(whole.faults, std::set<std::string>{});
   EXPECT_EQ(whole.places, kPlaces);
-  for (const std::string& place : whole.places) {
-    // Whether the host comes too early depends on what else has made it wait meanwhile.
-    if (place == "copy to the host") continue;
-    const Found without = run_without({place}, 4, train_in_all_ways);
-    EXPECT_FALSE(without.faults.empty()) << "nobody misses the wait \"" << place << "\"";
-    if (std::getenv("ZERO_TEST_SHOW_FAULTS") != nullptr)
-      printf("%s: %s\n", place.c_str(), without.faults.empty() ? "" : without.faults.begin()->c_str());
-  }
+  // Whether the host comes too early depends on what else has made it wait meanwhile.
+  expect_all_missed(whole.places, {"copy to the host"}, 4, train_in_all_ways);
 }
 
 }  // namespace

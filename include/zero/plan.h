@@ -122,9 +122,9 @@ struct RankPlan {
   int64_t gradient_bytes = 0;
   int64_t master_bytes = 0;  // shard_numel * (bf16_)master_bytes; 0 for fp32 units: their shard is the master
   int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes
-  // Stage 3 on several shard ranks, or on one with parameters on disk: slabs resident at the peak,
-  // min(max(budget, largest slab), all slabs). One operator that needs several units at once holds those
-  // together even where they exceed it.
+  // Stage 3 on several shard ranks, or on one with parameters away (Plan::is_away): slabs resident at the
+  // peak, min(max(budget, largest slab), all slabs). One operator that needs several units at once holds
+  // those together even where they exceed it.
   int64_t gather_window_bytes = 0;
   // Staging of the two gradient buckets in flight: 2 * largest piece of a shard * ((sent + received) *
   // shard_ranks * bytes on the wire + 4). With replicas the same over their ranks, with pieces
@@ -156,12 +156,18 @@ struct RankPlan {
   // on disk. They come while activations go.
   int64_t ahead_bytes = 0;
   // Beside a device: the host's memory that a rank takes, for states in Tier::Host, for pieces of those on
-  // disk (ring_bytes) and for pieces of what stays on the device while the CPU updates them. 0 on CPU.
+  // disk (ring_bytes, staging_bytes) and for pieces of what stays on the device while the CPU updates them. 0
+  // on CPU.
   int64_t host_bytes = 0;
+  // Beside a device: memory there for sums of gradients that are not kept there, while they are made and go.
+  int64_t passing_sum_bytes = 0;
+  // What a step in the steady state moves from the host's memory to a device, and back. Rules that look at
+  // whole parameters (LAMB) move more where the CPU updates.
+  int64_t step_up_bytes = 0, step_down_bytes = 0;
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + master_bytes + optimizer_bytes; }
   int64_t total_bytes() const {
-    return state_bytes() - offloaded_bytes + (host_bytes > 0 ? 0 : ring_bytes) + staging_bytes + ahead_bytes +
-           gather_window_bytes + bucket_bytes + largest_gradient_bytes;
+    return state_bytes() - offloaded_bytes + (host_bytes > 0 ? 0 : ring_bytes + staging_bytes) + ahead_bytes +
+           passing_sum_bytes + gather_window_bytes + bucket_bytes + largest_gradient_bytes;
   }
   /// What the system shows as this rank's resident memory, but for activations and the process itself.
   int64_t resident_bytes() const { return total_bytes() + common_bytes; }
@@ -206,6 +212,7 @@ struct Plan {
   int64_t budget_bytes = 0;    // of resident slabs; the whole model where parameters are not sharded
   int64_t prefetch_bytes = 0;  // of slabs gathered ahead; 0 without overlap
   bool overlap = true;
+  bool on_cpu = true;             // ranks compute there: the host's memory is theirs
   bool cpu_operators = true;      // kernels of ours in place of LibTorch's: on CPU only
   bool step_in_backward = false;  // of units on disk
 
@@ -230,6 +237,10 @@ struct Plan {
   bool updates_in_place() const {
     return step_in_backward && offload.step_in_backward == StepInBackward::InPlace;
   }
+  /// Whether a unit's parameters are kept elsewhere than where they are computed with, and come for it.
+  bool is_away(const UnitLayout& unit) const {
+    return unit.tiers.parameter == Tier::Disk || (!on_cpu && unit.tiers.parameter == Tier::Host);
+  }
 };
 
 /// The one derivation of what runs, for the engine and for `zero plan`. Lays out the units, decides what the
@@ -242,8 +253,7 @@ struct Plan {
 /// Every parameter and shard starts at a multiple of alignment_numel (64 bytes in bf16). Throws Config for a
 /// stage outside 0..3, ranks < 1, a shard group at stage 0 or one that does not divide the ranks,
 /// accumulation < 1, types that nothing trains in, factors, sizes, budgets and buckets that make no sense;
-/// Unsupported for parameters on disk where ranks replicate them, and for states of devices outside their
-/// memory.
+/// Unsupported for parameters away (Plan::is_away) where ranks replicate them.
 Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankPlaces& places = {},
                const OptimizerBytes& optimizer = {}, int64_t alignment_numel = 32);
 

@@ -45,7 +45,7 @@ struct TierRequest {
 /// What moves between a rank's memory and the tiers in a step, bytes.
 struct TierTraffic {
   int64_t disk_read_bytes = 0, disk_written_bytes = 0;
-  int64_t host_bytes = 0;  // both ways
+  int64_t host_bytes = 0;  // to a device and from it
   double seconds(const TierRates& rates) const;
 };
 
@@ -62,10 +62,11 @@ struct TierPlan {
   std::string explained;  // what was chosen and why, a paragraph
 };
 
-/// What a step moves where states are as `plan` says: masters and optimizer states come and go once, a
-/// gradient's sum goes for each micro-batch and comes for each later one, the norm and the step, parameters
-/// come for each gather and go once.
-TierTraffic tier_traffic(const Plan& plan, bool on_cpu);
+/// What a step moves where states are as `plan` says. From and to a disk: masters and optimizer states come
+/// and go once, a gradient's sum goes for each micro-batch and comes for each later one, the norm and the
+/// step, parameters come for each gather and go once. Between a device and the host: what either needs of the
+/// other's (RankPlan::step_up_bytes).
+TierTraffic tier_traffic(const Plan& plan);
 
 /// Takes a choice over.
 void use_tiers(EngineOptions& options, const TierPlan& tiers);

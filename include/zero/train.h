@@ -23,6 +23,7 @@ struct DeviceFigures {
   std::map<std::string, int64_t> bytes_by_purpose = {};  // of its memory, after the step
   int64_t peak_bytes = 0;                                // the most that it held at once, of all purposes
   std::map<std::string, int64_t> peak_bytes_by_purpose = {};  // each at its own most
+  double copied_in_bytes = 0, copied_out_bytes = 0;           // from the host's memory, and to it
 };
 
 /// One optimizer step, as a line of the metrics file has it.

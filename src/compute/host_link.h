@@ -16,6 +16,8 @@ class Transfer {
   Transfer() = default;
   explicit Transfer(std::shared_ptr<c10::Event> end) : end_(std::move(end)) {}
   bool is_pending() const { return end_ != nullptr; }
+  /// Whether the device has come so far.
+  bool is_over() const { return end_ == nullptr || end_->query(); }
   /// The host waits, where the device has not come so far. The caller names the place (WaitPlace).
   void wait();
   /// What that stream is given next comes after the copies; the host does not wait.
@@ -45,6 +47,8 @@ class HostLink {
   /// From pinned memory to the device, after `before`.
   void copy_up(const at::Tensor& from, const at::Tensor& into, Transfer* before = nullptr);
   Transfer ups() const;
+  /// For work that comes after all copies up so far, and before those to come.
+  const c10::Stream& up_stream() const { return up_; }
 
  private:
   Transfer mark(const c10::Stream& stream) const;

@@ -33,6 +33,23 @@ HostMemory::Block& HostMemory::block_for(int64_t bytes) {
   return blocks_.back();
 }
 
+// Allocators of pinned memory give whole pages: that they do not is for others.
+std::shared_ptr<std::byte> pinned_bytes(int64_t bytes, int64_t alignment_bytes) {
+  const auto take = [](int64_t size) {
+    return at::empty({size}, at::TensorOptions(at::kByte).pinned_memory(true));
+  };
+  const auto rest_of = [&](const at::Tensor& memory) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory.const_data_ptr()) %
+                                static_cast<uintptr_t>(alignment_bytes));
+  };
+  at::Tensor memory = take(bytes);
+  if (rest_of(memory) != 0) memory = take(bytes + alignment_bytes);
+  const int64_t rest = rest_of(memory);
+  auto* const first =
+      static_cast<std::byte*>(memory.mutable_data_ptr()) + (rest == 0 ? 0 : alignment_bytes - rest);
+  return {first, [keeps = memory](std::byte*) {}};
+}
+
 at::Tensor HostMemory::zeros(int64_t numel, at::ScalarType dtype) {
   if (!pinned_) return detail::zeros(numel, dtype);
   const int64_t bytes =

@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace zero::detail {
@@ -34,5 +36,8 @@ class HostMemory {
   int64_t block_bytes_ = 0;
   std::vector<Block> blocks_;
 };
+
+/// Page-locked memory at a multiple of `alignment_bytes`, a power of two.
+std::shared_ptr<std::byte> pinned_bytes(int64_t bytes, int64_t alignment_bytes);
 
 }  // namespace zero::detail

@@ -27,6 +27,8 @@ class DynamicMap {
   static const DynamicMap& of_unsigned();
 
   float value(uint8_t code) const { return values_[code]; }
+  /// Between the values of codes `i` and i + 1: what is above it is nearer to the latter.
+  float middle(int i) const { return middles_[static_cast<size_t>(i)]; }
   /// The nearest value; of two equally near the smaller. A NaN has code 0.
   uint8_t code(float value) const;
 

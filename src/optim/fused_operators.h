@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 
@@ -74,6 +75,13 @@ RowOf<Rule> read_row(const at::Tensor& from) {
   RowOf<Rule> row;
   std::memcpy(&row, from.const_data_ptr(), sizeof row);
   return row;
+}
+
+/// bool [1], on the row's device.
+template <class Rule>
+at::Tensor is_active(const at::Tensor& row) {
+  constexpr auto kAt = static_cast<int64_t>(offsetof(RowOf<Rule>, is_active));
+  return row.narrow(0, kAt, sizeof(int32_t)).view(at::kInt).ne(0);
 }
 
 /// Calls f with the default value of the rule at `place`, as OptimizerRule names it.

@@ -41,7 +41,9 @@ std::shared_ptr<HostSweep::UnitLoan> HostSweep::borrow(int unit) {
     (shape[kind].is_cpu() ? loan->host_kinds : loan->device_kinds).push_back(kind);
   }
   loan->updated = states_.lend(unit, loan->device_kinds, StateStore::Use::Write);
-  loan->gradients = states_.lend(unit, kGradient, StateStore::Use::Read);
+  // Those on a disk come a piece at a time.
+  loan->gradient_is_on_disk = states_.is_on_disk(unit, kGradientState);
+  if (!loan->gradient_is_on_disk) loan->gradients = states_.lend(unit, kGradient, StateStore::Use::Read);
   return loan;
 }
 
@@ -55,8 +57,9 @@ void HostSweep::start(size_t index) {
   std::vector<std::pair<std::string_view, at::Tensor>> wanted;
   for (const std::string_view kind : piece.loan->device_kinds)
     wanted.emplace_back(kind, piece.loan->updated[kind].narrow(0, begin, numel));
-  const at::Tensor gradient = piece.loan->gradients[kGradientState].narrow(0, begin, numel);
-  if (!gradient.is_cpu()) wanted.emplace_back(kGradientState, gradient);
+  const at::Tensor& gradients = piece.loan->gradients[kGradientState];
+  if (gradients.defined() && !gradients.is_cpu())
+    wanted.emplace_back(kGradientState, gradients.narrow(0, begin, numel));
   int64_t bytes = 0;
   for (const auto& [kind, on_device] : wanted)
     bytes += round_up(static_cast<int64_t>(on_device.nbytes()), kAlignmentBytes);
@@ -89,12 +92,14 @@ const RuleMemory& HostSweep::next() {
     const detail::WaitPlace place("piece from the device");
     piece.arrival.wait();
   }
-  memory_.emplace(
-      RuleMemory{.lease = states_.lend(piece.where, piece.loan->host_kinds, StateStore::Use::Write),
-                 .master = {},
-                 .gradient = {},
-                 .parameter = {},
-                 .states = {}});
+  memory_.emplace(RuleMemory{
+      .lease = states_.lend(piece.where, piece.loan->host_kinds, StateStore::Use::Write,
+                            piece.loan->gradient_is_on_disk ? std::span<const std::string_view>(kGradient)
+                                                            : std::span<const std::string_view>()),
+      .master = {},
+      .gradient = {},
+      .parameter = {},
+      .states = {}});
   collect(piece);
   return *memory_;
 }

@@ -41,6 +41,7 @@ class HostSweep {
   struct UnitLoan {
     StateStore::Lease updated, gradients;
     std::vector<std::string_view> device_kinds, host_kinds;
+    bool gradient_is_on_disk = false;
   };
   struct Piece {
     StatePiece where;

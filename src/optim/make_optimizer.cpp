@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "optim/fused_operators.h"
+#include "optim/host_tier.h"
 #include "optim/rule_optimizer.h"
 #include "optim/shards.h"
 #include "optim/split_master.h"
@@ -21,6 +22,7 @@ void check_groups_of(const OptimizerShard& shard, size_t groups) {
 
 // Where a shard's values are, or its gradient: the host may keep either beside a device.
 c10::Device device_of(StateStore& states, const OptimizerShard& shard) {
+  if (states.host() != nullptr) return states.host()->link.device();
   const auto lease =
       states.lend(shard.unit, {kMasterState, kGradientState, kParameterState}, StateStore::Use::Shape);
   for (const std::string_view kind : {kMasterState, kGradientState, kParameterState})

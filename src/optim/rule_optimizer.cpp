@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/mix_bits.h"
+#include "optim/host_tier.h"
 #include "optim/kernel_passes.h"
 #include "optim/tensor_passes.h"
 #include "optim/update_segment.h"
@@ -61,9 +62,10 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
     if (!is_on_host(shard)) segments += std::ssize(shard.segments);
     const auto lease = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape);
     const int64_t numel = lease[kMasterState].numel();
-    const at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
-    require(!in_8bit_ || execution_ == Execution::kernels, ErrorKind::Unsupported, "states_8bit",
-            "moments in 8 bits are for ranks on CPU", "leave it off on devices");
+    at::TensorOptions options = lease[kMasterState].options().dtype(at::kFloat);
+    // The master may be on the host where the moments are not: the parameter itself is it.
+    if (states_.host() != nullptr && !is_on_host(shard))
+      options = options.device(states_.host()->link.device());
     const bool has_matrices = std::holds_alternative<Muon>(rule_) && !shard.matrices.empty();
     require(!has_matrices || execution_ == Execution::kernels, ErrorKind::Unsupported, "Muon",
             "its matrices are for ranks on CPU", "choose another optimizer on devices");
@@ -110,6 +112,7 @@ RuleMemory RuleOptimizer::borrow(const StatePiece& piece) const {
   memory.gradient = memory.lease[kGradientState];
   if (!keeps_no_copy(memory.lease)) memory.parameter = memory.lease[kParameterState];
   for (const std::string& kind : kinds_) memory.states.push_back(memory.lease[kind]);
+  if (states_.host() != nullptr) memory.stage(states_.host()->link.device());
   return memory;
 }
 
@@ -175,6 +178,7 @@ void RuleOptimizer::for_each_used(const StepInput& input, bool whole, const UseS
   for (const auto& [shard, piece] : pieces) {
     const RuleMemory memory = borrow(piece);
     use_segments(input, *shard, piece, memory, use);
+    memory.put_back();
   }
   // The next sweep's: its first pieces are read while training goes on, unless it has yet to write some.
   const bool writes_first = std::any_of(shards_.begin(), shards_.end(), [&](const OptimizerShard& shard) {

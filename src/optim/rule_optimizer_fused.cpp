@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "compute/host_copies.h"
+#include "optim/eight_bit_tensors.h"
+#include "optim/host_tier.h"
 #include "optim/kernel_passes.h"
 #include "optim/rule_optimizer.h"
 
@@ -20,6 +22,7 @@ void RuleOptimizer::make_rows() {
     for (const ShardSegment& segment : shard.segments) parameters.push_back(segment.parameter);
     device = states_.lend(shard.unit, {kMasterState}, StateStore::Use::Shape)[kMasterState].device();
   }
+  if (states_.host() != nullptr) device = states_.host()->link.device();
   const at::Tensor numbers = at::tensor(parameters, at::kLong);
   rows_ = std::make_unique<fused_operators::Rows>(fused_operators::Rows{
       .table =
@@ -89,8 +92,13 @@ void RuleOptimizer::step_fused(const StepInput& input) const {
     if constexpr (kernels::Arithmetic<Rule>::kSums > 0)
       fused_operators::apply_sums(kPlace, *rows_, fused_sums(rule, input));
     constexpr bool kWhole = kernels::Arithmetic<Rule>::kSums > 0;
-    for_each_used(input, kWhole, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t row) {
-      fused_operators::update(kPlace, memory, segment, rows_->table.select(0, row));
+    for_each_used(input, kWhole, [&](const RuleMemory& memory, const ShardSegment& segment, int64_t number) {
+      const at::Tensor row = rows_->table.select(0, number);
+      const auto update = [&](const RuleMemory& part, const ShardSegment& of) {
+        fused_operators::update(kPlace, part, of, row);
+      };
+      if (!in_8bit_) return update(memory, segment);
+      eight_bit_tensors::update(memory, segment, fused_operators::is_active<Rule>(row), update);
     });
   };
   std::visit(run, rule_);

@@ -1,6 +1,7 @@
 // Steps beside a device of what the host or a disk keeps: ZeRO-Offload's. The CPU's kernels update it a piece
 // at a time, while the device updates what it keeps itself.
 #include <algorithm>
+#include <array>
 
 #include "optim/host_sweep.h"
 #include "optim/kernel_passes.h"
@@ -18,14 +19,19 @@ void RuleOptimizer::for_each_on_host(const StepInput& input, bool whole, bool wr
   const auto pieces = used_pieces(input, whole, /*on_host=*/true);
   std::vector<StatePiece> sweep;
   for (const auto& [shard, piece] : pieces) sweep.push_back(piece);
-  if (!whole) states_.announce(sweep, updated_kinds());
+  static constexpr std::array kGradient{kGradientState};
+  if (!whole) states_.announce(sweep, updated_kinds(), kGradient);
   HostSweep host(states_, *states_.host(), sweep, updated_kinds(), writes);
   for (const auto& [shard, piece] : pieces) {
     use_segments(input, *shard, piece, host.next(), use);
     host.done();
   }
   host.finish();
-  if (!whole) states_.announce(sweep, updated_kinds());  // the next step's
+  // The next step's, unless it has yet to write some.
+  const bool writes_first = std::any_of(sweep.begin(), sweep.end(), [&](const StatePiece& piece) {
+    return states_.is_on_disk(piece.unit, kGradientState);
+  });
+  if (!whole && !writes_first) states_.announce(sweep, updated_kinds(), kGradient);
 }
 
 // Digits of exact sums, [parameters, kSums, kDigits].
@@ -57,6 +63,9 @@ void RuleOptimizer::update_on_host(const Rule& rule, const StepInput& input,
                      auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
                      if constexpr (Arithmetic::kSums > 0)
                        scalars = Arithmetic::with_sums(scalars, &sums[segment.parameter * Arithmetic::kSums]);
+                     if (in_8bit_)
+                       return kernel_passes::update_narrow<Rule>(memory, segment, scalars,
+                                                                 kernels::RoundingKey());
                      kernel_passes::update<Rule>(memory, segment, scalars);
                    });
 }

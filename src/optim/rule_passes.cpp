@@ -7,6 +7,23 @@
 
 namespace zero {
 
+void RuleMemory::stage(c10::Device device) {
+  const auto bring = [&](at::Tensor& values, bool comes_back) {
+    if (!values.defined() || !values.is_cpu()) return;
+    const at::Tensor on_host = values;
+    values = on_host.to(device);
+    staged.push_back({values, on_host, comes_back});
+  };
+  bring(master, true);
+  bring(parameter, true);
+  bring(gradient, false);
+}
+
+void RuleMemory::put_back() const {
+  for (const Staged& one : staged)
+    if (one.comes_back) one.on_host.copy_(one.on_device);
+}
+
 kernels::Buffers kernel_passes::buffers_of(const RuleMemory& memory) {
   // In 8 bits they are no fp32: update_narrow() puts those of some blocks in their place.
   return rule_buffers(memory.master, memory.gradient, memory.parameter,

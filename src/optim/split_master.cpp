@@ -33,7 +33,7 @@ uint16_t* halves_of(const at::Tensor& parameter) {
 }  // namespace
 
 void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const at::Tensor& out) {
-  if (out.is_cpu() && parameter.is_cpu())
+  if (out.is_cpu() && parameter.is_cpu() && remainder.is_cpu())
     return parallel_over(out, kSplitGrain, [&](int64_t begin, int64_t end) {
       kernels::best_kernels().join(halves_of(parameter) + begin,
                                    remainder.const_data_ptr<kernels::Remainder>() + begin,
@@ -47,7 +47,7 @@ void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const
 }
 
 void split_master(const at::Tensor& values, const at::Tensor& parameter, const at::Tensor& remainder) {
-  if (values.is_cpu() && parameter.is_cpu())
+  if (values.is_cpu() && parameter.is_cpu() && remainder.is_cpu())
     return parallel_over(values, kSplitGrain, [&](int64_t begin, int64_t end) {
       kernels::best_kernels().split(values.const_data_ptr<float>() + begin, halves_of(parameter) + begin,
                                     remainder.mutable_data_ptr<kernels::Remainder>() + begin, end - begin);

@@ -10,11 +10,11 @@ inline constexpr at::ScalarType kRemainderType = at::kShort;
 
 inline bool is_remainder(const at::Tensor& master) { return master.scalar_type() == kRemainderType; }
 
-/// `out` [n] fp32, on the CPU or where the parameter is, from `parameter` [n] bf16 and `remainder` [n] int16,
-/// which may be on the CPU too; all contiguous.
+/// `out` [n] fp32 from `parameter` [n] bf16 and `remainder` [n] int16, each on the CPU or on one device; all
+/// contiguous.
 void join_master(const at::Tensor& parameter, const at::Tensor& remainder, const at::Tensor& out);
 
-/// The other way. `values` [n] fp32, contiguous, on the CPU or where the others are.
+/// The other way. `values` [n] fp32, contiguous; the same holds.
 void split_master(const at::Tensor& values, const at::Tensor& parameter, const at::Tensor& remainder);
 
 }  // namespace zero

@@ -22,6 +22,7 @@ struct StateStore::State {
   Tier tier = Tier::Device;
   bool owned = false;
   std::function<void()> arrive;              // of adopted values
+  std::function<void()> settle;              // before it is lent
   detail::PassingMemory* passing = nullptr;  // of its values, if they do not last
   size_t place = 0;                          // there
   int on_disk = -1;                          // its number there
@@ -219,6 +220,12 @@ void StateStore::adopt(int unit, std::string_view kind, const at::Tensor& values
   add(unit, kind, values).arrive = std::move(arrive);
 }
 
+void StateStore::when_lent(int unit, std::string_view kind, std::function<void()> settle) {
+  const auto found = entries_.find({unit, std::string(kind)});
+  require(found != entries_.end(), ErrorKind::Usage, name_of(unit, kind), "the unit has no such state");
+  found->second.state->settle = std::move(settle);
+}
+
 bool StateStore::holds(int unit, std::string_view kind) const {
   return entries_.contains({unit, std::string(kind)});
 }
@@ -288,6 +295,7 @@ void StateStore::add_to(Lease& lease, const StatePiece& piece, std::string_view 
   const auto& [state, begin, numel] = found->second;
   const auto is_it = [state = state](const auto& one) { return one.state == state; };
   if (std::none_of(lease.states_.begin(), lease.states_.end(), is_it)) {
+    if (use != Use::Shape && state->settle) state->settle();
     if (use != Use::Shape) borrow(*state, use);
     if (use != Use::Shape && state->arrive) state->arrive();
     lease.states_.push_back({.state = state, .use = use});

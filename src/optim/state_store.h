@@ -130,6 +130,9 @@ class StateStore {
   /// `arrive`, if any, is called before they are lent, but for their shape.
   void adopt(int unit, std::string_view kind, const at::Tensor& values, std::function<void()> arrive = {});
 
+  /// `settle` is called before that state is lent, but for its shape: whoever has it ends its lease.
+  void when_lent(int unit, std::string_view kind, std::function<void()> settle);
+
   bool holds(int unit, std::string_view kind) const;
   bool is_on_disk(int unit, std::string_view kind) const;
   /// What create() was told; 1 for a kind that the unit does not have.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "optim/eight_bit_tensors.h"
 #include "optim/kernel_passes.h"
 #include "optim/rule_optimizer.h"
 #include "optim/tensor_passes.h"
@@ -27,6 +28,12 @@ void RuleOptimizer::update_segment(const Rule& rule, const RuleMemory& memory, c
   using Arithmetic = kernels::Arithmetic<Rule>;
   auto scalars = Arithmetic::scalars(rule, rates_of(segment, input));
   if constexpr (Arithmetic::kSums > 0) scalars = Arithmetic::with_sums(scalars, sums);
+  if constexpr (Arithmetic::kSums == 0 && Arithmetic::kLeastStates == 2)
+    if (in_8bit_ && execution_ != Execution::kernels)
+      return eight_bit_tensors::update(memory, segment, {},
+                                       [&](const RuleMemory& part, const ShardSegment& of) {
+                                         tensor_passes::update<Rule>(part, of, scalars);
+                                       });
   const bool rounds = kernel_passes::is_rounded(memory);
   if (rounds || in_8bit_)
     return kernel_passes::update_narrow<Rule>(memory, segment, scalars,

@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t kMomentBytes = 4;  // of optimizer states that are not in 8 bits, and of scales
 
+constexpr int64_t kShardsOnTheirWay = 3;  // to a device, of slabs that are complete (Residency)
+
 /// A state as it lies there: pieces of whole blocks.
 struct DiskState {
   int64_t numel = 0, element_bytes = 0, piece_numel = 0;
@@ -81,7 +83,8 @@ void add_moved(const Plan& plan, const UnitLayout& unit, int64_t gathers, RankPl
       swept + (sums - 1 + last + of_replicas) * sum + micro_batches * bytes(states.own_gradient);
 }
 
-// Sums of units whose pieces may be in buckets together, and the one that is being written.
+}  // namespace
+
 int64_t sums_in_memory(const Plan& plan, const std::vector<int64_t>& bytes,
                        const std::vector<int64_t>& numels) {
   int64_t piece = 0, most = 0;
@@ -99,10 +102,9 @@ int64_t sums_in_memory(const Plan& plan, const std::vector<int64_t>& bytes,
   return most + (bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end()));
 }
 
-}  // namespace
-
 void add_disk(const Plan& plan, RankPlan& rank) {
   int64_t ring = 0, whole = 0;
+  int64_t largest_shard_bytes = 0;  // of those
   bool reads_parameters = false;
   std::vector<int64_t> sum_bytes, sum_numels;  // of trained units
   for (const UnitLayout& unit : plan.units) {
@@ -113,6 +115,7 @@ void add_disk(const Plan& plan, RankPlan& rank) {
     rank.file_bytes += places * (bytes(states.parameter) + bytes(states.updated)) + bytes(states.gradient) +
                        bytes(states.own_gradient);
     reads_parameters = reads_parameters || !states.parameter.empty();
+    largest_shard_bytes = std::max(largest_shard_bytes, sum_of(states.parameter, &DiskState::bytes));
     if (!unit.trainable) continue;
     const bool is_used_up = plan.uses_up_gradient(unit);
     sum_bytes.push_back(bytes(states.own_gradient) +
@@ -135,6 +138,7 @@ void add_disk(const Plan& plan, RankPlan& rank) {
   rank.ring_bytes = plan.state.whole_units ? whole + ring : ring * plan.offload.buffer_count;
   if (reads_parameters)
     rank.staging_bytes += rank.gather_window_bytes / plan.shard_ranks + plan.offload.block_bytes;
+  if (reads_parameters && !plan.on_cpu) rank.staging_bytes += kShardsOnTheirWay * largest_shard_bytes;
   rank.staging_bytes += sums_in_memory(plan, sum_bytes, sum_numels);
 }
 

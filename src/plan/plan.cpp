@@ -12,6 +12,7 @@
 #include "plan/disk_pieces.h"
 #include "plan/disk_plan.h"
 #include "plan/layout.h"
+#include "plan/link_traffic.h"
 #include "plan/network_traffic.h"
 #include "plan/rank_bytes.h"
 #include "plan/state_bytes.h"
@@ -58,10 +59,19 @@ void check_shards(const EngineOptions& options, const RankPlaces& places) {
 }
 
 // Whether some unit may have such states there.
-bool uses_disk(const EngineOptions& options, Tier StateTiers::*kind) {
-  return options.tiers.*kind == Tier::Disk ||
+bool uses(Tier tier, const EngineOptions& options, Tier StateTiers::*kind) {
+  return options.tiers.*kind == tier ||
          std::any_of(options.unit_tiers.begin(), options.unit_tiers.end(),
-                     [kind](const auto& unit) { return unit.second.*kind == Tier::Disk; });
+                     [=](const auto& unit) { return unit.second.*kind == tier; });
+}
+bool uses_disk(const EngineOptions& options, Tier StateTiers::*kind) {
+  return uses(Tier::Disk, options, kind);
+}
+
+// Whether parameters may be kept elsewhere than where they are computed with.
+bool moves_parameters(const EngineOptions& options, const RankPlaces& places) {
+  return uses_disk(options, &StateTiers::parameter) ||
+         (!places.on_cpu && uses(Tier::Host, options, &StateTiers::parameter));
 }
 
 void check_offload(const EngineOptions& options) {
@@ -98,23 +108,14 @@ void check_offload(const EngineOptions& options) {
           "states are to be on disk, but no directory is given", "name an existing directory on a disk");
 }
 
-void check_places(const StateTiers& tiers, const RankPlaces& places) {
-  const auto check_kind = [](Tier tier, bool is_possible, const char* kind) {
-    require(tier == Tier::Device || is_possible, ErrorKind::Unsupported, kind,
-            "of ranks on devices cannot be in tier " + std::string(to_string(tier)),
-            "this version offloads masters, optimizer states and gradients, those to the host only");
-  };
-  check_kind(tiers.parameter, places.on_cpu, "parameters");
-  check_kind(tiers.gradient, places.on_cpu || tiers.gradient == Tier::Host, "gradients");
-}
-
 // Where ranks replicate parameters, their memory is what all collectives of a step write into.
 void check_parameters(const EngineOptions& options, const RankPlaces& places) {
   const bool shards = placements_for(options.stage).parameter == Placement::Shard;
-  require(!uses_disk(options, &StateTiers::parameter) || shards || places.ranks == 1, ErrorKind::Unsupported,
+  const std::string where = uses_disk(options, &StateTiers::parameter) ? "on disk" : "on the host";
+  require(!moves_parameters(options, places) || shards || places.ranks == 1, ErrorKind::Unsupported,
           "tiers.parameter",
           "stage " + std::to_string(options.stage) + " keeps all parameters on each of " +
-              std::to_string(places.ranks) + " ranks, which cannot be on disk",
+              std::to_string(places.ranks) + " ranks, which cannot be " + where,
           "choose stage 3");
 }
 
@@ -142,8 +143,6 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   check_shards(options, places);
   check_range(options.accumulation_steps, 1, std::numeric_limits<int>::max(), "accumulation_steps");
   check_range(optimizer.states, 0, 64, "optimizer bytes");
-  require(places.on_cpu || optimizer.block_bytes == 0, ErrorKind::Unsupported, "states_8bit",
-          "moments in 8 bits are for ranks on CPU", "leave it off on devices");
   check_range(options.budget_bytes, -1, kAny, "budget_bytes");
   check_range(options.prefetch_bytes, 0, kAny, "prefetch_bytes");
   check_range(options.reduce_bucket_numel, 1, kAny, "reduce_bucket_numel");
@@ -156,8 +155,6 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   check_precision(options, places, optimizer);
   check_offload(options);
   check_parameters(options, places);
-  check_places(options.tiers, places);
-  for (const auto& [name, unit] : options.unit_tiers) check_places(unit, places);
 }
 
 int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
@@ -195,11 +192,11 @@ int64_t resolve_budget(const Plan& plan, const EngineOptions& options) {
 }
 
 int64_t gather_window(const Plan& plan) {
-  // A rank alone owns its slabs, unless they are copies of what is on disk.
+  // A rank alone owns its slabs, unless they are copies of what is away.
   if (plan.placements.parameter != Placement::Shard) return 0;
   int64_t largest = 0, persistent = 0, others = 0;
   for (const UnitLayout& unit : plan.units) {
-    if (plan.shard_ranks == 1 && unit.tiers.parameter != Tier::Disk) continue;
+    if (plan.shard_ranks == 1 && !plan.is_away(unit)) continue;
     (unit.persistent ? persistent : others) += unit.slab_bytes();
     if (!unit.persistent) largest = std::max(largest, unit.slab_bytes());
   }
@@ -315,13 +312,32 @@ void place_by_name(Plan& plan, const EngineOptions& options) {
   }
 }
 
-// What of a unit passes through the host's memory where the CPU updates it beside a device: the gradient, and
-// the parameter, which has the master or a part of it, or is written from it.
+// What of a unit passes through the host's memory where the CPU updates it beside a device, unless the host
+// has it anyway: the gradient, and the parameter, which has the master or a part of it, or is written from
+// it.
 int64_t staged_bytes_of(const Plan& plan, const UnitLayout& unit) {
   constexpr int64_t kAlignmentBytes = 64;
   const int64_t numel = std::min(unit.shard_numel, plan.offload.piece_numel);
-  return round_up(numel * plan.state.gradient_bytes, kAlignmentBytes) +
-         round_up(numel * itemsize(unit.dtype), kAlignmentBytes);
+  const auto staged = [&](Tier tier, int64_t each) {
+    return tier == Tier::Device ? round_up(numel * each, kAlignmentBytes) : 0;
+  };
+  return staged(unit.tiers.gradient, plan.state.gradient_bytes) +
+         staged(unit.tiers.parameter, itemsize(unit.dtype));
+}
+
+// Beside a device: sums that leave it.
+void add_passing_sums(const Plan& plan, RankPlan& rank) {
+  const bool whole = plan.placements.gradient == Placement::Partial && plan.accumulation_steps > 1;
+  std::vector<int64_t> bytes, numels;
+  for (const UnitLayout& unit : plan.units) {
+    if (!unit.trainable || unit.tiers.gradient == Tier::Device) continue;
+    bytes.push_back((whole ? unit.padded_numel : unit.shard_numel) * plan.state.gradient_bytes);
+    numels.push_back(unit.shard_numel);
+  }
+  // Memory of two waits for the copies.
+  if (!bytes.empty())
+    rank.passing_sum_bytes =
+        sums_in_memory(plan, bytes, numels) + *std::max_element(bytes.begin(), bytes.end());
 }
 
 // Beside a device.
@@ -330,7 +346,7 @@ void add_host(const Plan& plan, RankPlan& rank) {
   for (const UnitLayout& unit : plan.units)
     if (unit.trainable && unit.tiers.optimizer != Tier::Device)
       largest = std::max(largest, staged_bytes_of(plan, unit));
-  rank.host_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Host)] + rank.ring_bytes +
+  rank.host_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Host)] + rank.ring_bytes + rank.staging_bytes +
                     largest * plan.offload.buffer_count;
 }
 
@@ -396,6 +412,7 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
   rank.gather_window_bytes = gather_window(plan);
   rank.bucket_bytes = bucket_bytes(plan);
   add_disk(plan, rank);
+  if (!on_cpu) add_passing_sums(plan, rank);
   if (!on_cpu) add_host(plan, rank);
   return rank;
 }
@@ -414,16 +431,16 @@ constexpr int64_t kSharedBucketNumel = 2 << 20;
 Plan decide(const EngineOptions& options, const RankPlaces& places, const OptimizerBytes& optimizer) {
   const auto shares_memory = [&](int ranks) { return ranks > 1 && places.together % ranks == 0; };
   const bool all_share = shares_memory(places.ranks);
-  Plan plan{.stage = options.stage, .ranks = places.ranks};
+  Plan plan{.stage = options.stage, .ranks = places.ranks, .on_cpu = places.on_cpu};
   // At stage 0 one copy for all decides whether there are shards at all.
   const Placements asked = placements_for(options.stage, options.share_parameters && all_share);
   const int group = options.shard_group_ranks == 0 ? places.ranks : options.shard_group_ranks;
   plan.shard_ranks = asked.optimizer == Placement::Shard ? group : 1;
   plan.replica_ranks = places.ranks / plan.shard_ranks;
   const bool shards_share = shares_memory(plan.shard_ranks);
-  const bool on_disk = uses_disk(options, &StateTiers::parameter);
-  plan.placements = placements_for(options.stage, options.share_parameters && shards_share && !on_disk);
-  if (on_disk) plan.placements.parameter = Placement::Shard;
+  const bool leaves = moves_parameters(options, places);
+  plan.placements = placements_for(options.stage, options.share_parameters && shards_share && !leaves);
+  if (leaves) plan.placements.parameter = Placement::Shard;
   if (plan.placements.parameter == Placement::Common) plan.common_ranks = plan.shard_ranks;
   // Over several hosts each keeps one copy of what its ranks would all have.
   const int neighbours = std::gcd(places.together, plan.shard_ranks);
@@ -500,6 +517,7 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
   add_traffic(plan);
   if (places.on_cpu) add_network_traffic(plan, places);
   add_disk_traffic(plan);
+  add_link_traffic(plan);
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "plan/link_traffic.h"
 #include "plan/rank_bytes.h"
 #include "plan/tier_search.h"
 #include "plan/traffic.h"
@@ -49,9 +50,12 @@ class Trip {
       return {.come = micros - 1 + 2, .go = micros};  // for the norm and the step
     if (kind.tier == &StateTiers::parameter)
       // For gathers, and for the step.
-      return {.come = (plan_.shard_ranks == 1 ? 2 * micros : std::max<int64_t>(gathers_[unit], 1)) + 1,
-              .go = plan_.units[unit].trainable ? 1 : 0};
+      return {.come = gathers(unit) + 1, .go = plan_.units[unit].trainable ? 1 : 0};
     return {};
+  }
+  /// Of a rank alone as if the unit were away.
+  int64_t gathers(size_t unit) const {
+    return plan_.shard_ranks == 1 ? 2 * plan_.accumulation_steps : std::max<int64_t>(gathers_[unit], 1);
   }
 
  private:
@@ -72,6 +76,11 @@ class Alone {
     return rank_bytes(single_, on_cpu_);
   }
   RankPlan of(size_t unit) { return of(unit, units_[unit].tiers); }
+  LinkBytes link_of(size_t unit, const StateTiers& tiers, int64_t gathers) const {
+    UnitLayout layout = units_[unit];
+    layout.tiers = tiers;
+    return link_bytes_of(single_, layout, gathers);
+  }
 
  private:
   const std::vector<UnitLayout>& units_;
@@ -79,12 +88,10 @@ class Alone {
   Plan single_;
 };
 
-void add_trips(TierTraffic& traffic, Tier tier, const Trips& trips, int64_t bytes, bool on_cpu) {
-  if (tier == Tier::Disk) {
-    traffic.disk_read_bytes += trips.come * bytes;
-    traffic.disk_written_bytes += trips.go * bytes;
-  }
-  if (tier == Tier::Host && !on_cpu) traffic.host_bytes += (trips.come + trips.go) * bytes;
+void add_trips(TierTraffic& traffic, Tier tier, const Trips& trips, int64_t bytes) {
+  if (tier != Tier::Disk) return;
+  traffic.disk_read_bytes += trips.come * bytes;
+  traffic.disk_written_bytes += trips.go * bytes;
 }
 
 std::string figure(const char* format, double value) {
@@ -130,7 +137,7 @@ class Chooser {
   void round_piece() {
     const MovableStates& movable = request_.movable;
     int64_t& numel = options_.offload.piece_numel;
-    if (!places_.on_cpu || options_.offload.path.empty() || !(movable.parameter || movable.gradient)) return;
+    if (options_.offload.path.empty() || !(movable.parameter || movable.gradient)) return;
     if (const int64_t rest = numel % kPieceMultiple; rest != 0 && numel % kStateBlockNumel == 0)
       numel += kPieceMultiple - rest;
   }
@@ -156,8 +163,9 @@ class Chooser {
   }
 
   bool can_shrink() const {
+    const bool may_be_away = request_.movable.parameter && !places_.on_cpu;
     return options_.budget_bytes == -1 && base_.placements.parameter == Placement::Shard &&
-           base_.shard_ranks > 1;
+           (base_.shard_ranks > 1 || may_be_away);
   }
 
   bool may_part() const {
@@ -191,28 +199,32 @@ class Chooser {
     Alone alone(base_, places_.on_cpu);
     for (size_t unit = 0; unit < base_.units.size(); ++unit) add_options(unit, trip, alone);
     const RankPlan& rest = base_.rank;
-    begin_more_ = rest.gather_window_bytes + rest.bucket_bytes + request_.activations.kept +
+    const int64_t window = std::max(rest.gather_window_bytes, window_of_away());
+    begin_more_ = window + rest.bucket_bytes + request_.activations.kept +
                   std::max(request_.activations.loss, request_.activations.again) + request_.other_bytes;
-    end_more_ =
-        rest.gather_window_bytes + rest.bucket_bytes + rest.largest_gradient_bytes + request_.other_bytes;
+    end_more_ = window + rest.bucket_bytes + rest.largest_gradient_bytes + request_.other_bytes;
+  }
+
+  // Slabs of a rank alone on a device, which owns them unless parameters are away.
+  int64_t window_of_away() const {
+    const bool may_be_away = movable_.parameter && base_.placements.parameter == Placement::Shard;
+    if (places_.on_cpu || !may_be_away || base_.shard_ranks > 1) return 0;
+    EngineOptions options = options_;
+    options.tiers.parameter = Tier::Host;
+    return make_plan(root_, options, places_, optimizer_).rank.gather_window_bytes;
   }
 
   std::vector<Tier> tiers_for(const UnitLayout& unit, const Kind& kind, int64_t bytes) const {
     const Tier given = unit.tiers.*kind.tier;
     const bool is_parameter = kind.tier == &StateTiers::parameter;
-    // Parameters that every rank computes with, or that ranks share, have no other place to be, and those of
-    // devices stay there so far.
-    const bool is_gradient = kind.tier == &StateTiers::gradient;
-    const bool is_fixed =
-        !(movable_.*kind.may_move) || bytes == 0 ||
-        (is_parameter && (!places_.on_cpu || base_.placements.parameter != Placement::Shard)) ||
-        (!is_parameter && !unit.trainable);
+    // Parameters that every rank computes with, or that ranks share, have no other place to be.
+    const bool is_fixed = !(movable_.*kind.may_move) || bytes == 0 ||
+                          (is_parameter && base_.placements.parameter != Placement::Shard) ||
+                          (!is_parameter && !unit.trainable);
     if (is_fixed) return {given};
     std::vector<Tier> tiers{Tier::Device};
     if (!places_.on_cpu && request_.host_bytes > 0) tiers.push_back(Tier::Host);
-    const bool may_be_on_disk = !is_gradient || places_.on_cpu;
-    if (may_be_on_disk && !options_.offload.path.empty() && request_.disk_bytes > 0)
-      tiers.push_back(Tier::Disk);
+    if (!options_.offload.path.empty() && request_.disk_bytes > 0) tiers.push_back(Tier::Disk);
     return tiers;
   }
 
@@ -259,7 +271,9 @@ class Chooser {
     option.begin_bytes = option.end_bytes - (base_.accumulation_steps == 1 ? rank.gradient_memory_bytes : 0);
     TierTraffic traffic;
     for (const Kind& kind : kKinds)
-      add_trips(traffic, tiers.*kind.tier, trip.of(unit, kind), bytes_of(rank, kind), places_.on_cpu);
+      add_trips(traffic, tiers.*kind.tier, trip.of(unit, kind), bytes_of(rank, kind));
+    const LinkBytes link = alone.link_of(unit, tiers, trip.gathers(unit));
+    traffic.host_bytes = link.up + link.down;
     option.seconds = traffic.seconds(request_.rates);
     return option;
   }
@@ -298,7 +312,7 @@ class Chooser {
     result.peak_bytes = peak_bytes(result.plan, request_.activations) + request_.other_bytes;
     result.host_bytes = result.plan.rank.host_bytes;
     result.disk_bytes = result.plan.rank.file_bytes;
-    result.traffic = tier_traffic(result.plan, places_.on_cpu);
+    result.traffic = tier_traffic(result.plan);
     result.seconds = result.traffic.seconds(request_.rates);
     return result;
   }
@@ -429,19 +443,12 @@ double TierTraffic::seconds(const TierRates& rates) const {
          static_cast<double>(host_bytes) / rates.host;
 }
 
-TierTraffic tier_traffic(const Plan& plan, bool on_cpu) {
+TierTraffic tier_traffic(const Plan& plan) {
   TierTraffic traffic;
-  const Trip trip(plan);
-  Alone alone(plan, on_cpu);
-  for (size_t unit = 0; unit < plan.units.size(); ++unit) {
-    const StateTiers& tiers = plan.units[unit].tiers;
-    const RankPlan rank = alone.of(unit);
-    for (const Kind& kind : kKinds)
-      add_trips(traffic, tiers.*kind.tier, trip.of(unit, kind), bytes_of(rank, kind), on_cpu);
-  }
-  // The plan counts whole blocks.
+  // Of a disk whole blocks.
   traffic.disk_read_bytes = plan.rank.step_read_bytes;
   traffic.disk_written_bytes = plan.rank.step_written_bytes;
+  traffic.host_bytes = plan.rank.step_up_bytes + plan.rank.step_down_bytes;
   return traffic;
 }
 

@@ -34,7 +34,7 @@ class GatherCount {
   explicit GatherCount(const Plan& plan) : units_(static_cast<int>(plan.units.size())) {
     options_ = {.unit_bytes = {}, .budget_bytes = plan.budget_bytes, .prefetch_bytes = plan.prefetch_bytes};
     for (const UnitLayout& unit : plan.units) {
-      const bool stays = plan.shard_ranks == 1 && unit.tiers.parameter != Tier::Disk;
+      const bool stays = plan.shard_ranks == 1 && !plan.is_away(unit);
       options_.unit_bytes.push_back(stays ? 0 : unit.slab_bytes());
       options_.lasting.push_back(!unit.trainable);
       options_.persistent.push_back(unit.persistent);
@@ -111,9 +111,9 @@ class GatherCount {
 
 std::vector<int64_t> gathers_of_step(const Plan& plan) {
   std::vector<int64_t> counts(plan.units.size());
-  const bool reads = std::any_of(plan.units.begin(), plan.units.end(),
-                                 [](const UnitLayout& unit) { return unit.tiers.parameter == Tier::Disk; });
-  if (plan.shard_ranks == 1 && !reads) return counts;
+  const bool some_away = std::any_of(plan.units.begin(), plan.units.end(),
+                                     [&](const UnitLayout& unit) { return plan.is_away(unit); });
+  if (plan.shard_ranks == 1 && !some_away) return counts;
   if (plan.placements.parameter == Placement::Shard)
     return GatherCount(plan).of_step(plan.accumulation_steps);
   // Replicated parameters: only what the optimizer changed is stale.

@@ -30,23 +30,34 @@ GradientSums::GradientSums(const std::vector<Unit>& units, int shard_rank, bool 
     std::vector<int> units;
     std::vector<int64_t> shards, wholes;
   };
-  Kept in_memory, on_host, on_disk, brief;
+  Kept in_memory, on_disk, brief;
+  std::vector<DeviceSums::Place> leaving, leaving_apart;
+  std::vector<int> parts;  // units whose sum is a part of their own sum
   for (const Unit& unit : units) {
     if (!unit.layout.trainable) continue;
     const Tier tier = unit.layout.tiers.gradient;
-    const bool leaves = states_.host() != nullptr && tier != Tier::Device;
-    Kept& place = leaves ? on_host : (tier == Tier::Disk ? on_disk : in_memory);
+    const int64_t shard = unit.layout.shard_numel, whole = unit.layout.padded_numel;
+    if (states_.host() != nullptr && tier != Tier::Device) {
+      leaving.push_back({unit.index, keeps_own ? whole : shard, tier});
+      if (keeps_own && tier == Tier::Disk)
+        leaving_apart.push_back({unit.index, shard, tier});
+      else if (keeps_own)
+        parts.push_back(unit.index);
+      continue;
+    }
+    Kept& place = tier == Tier::Disk ? on_disk : in_memory;
     for (Kept* const kept : {&place, is_brief(unit.index) ? &brief : nullptr}) {
       if (kept == nullptr) continue;
       kept->units.push_back(unit.index);
-      kept->shards.push_back(unit.layout.shard_numel);
-      kept->wholes.push_back(unit.layout.padded_numel);
+      kept->shards.push_back(shard);
+      kept->wholes.push_back(whole);
     }
   }
-  if (!on_host.units.empty())
-    on_host_ =
-        std::make_unique<DeviceSums>(states_, keeps_own ? kOwnGradientState : kGradientState, on_host.units,
-                                     keeps_own ? on_host.wholes : on_host.shards, options_);
+  const auto leave = [&](std::string_view kind, const std::vector<DeviceSums::Place>& places) {
+    return places.empty() ? nullptr : std::make_unique<DeviceSums>(states_, kind, places, options_);
+  };
+  leaving_ = leave(keeps_own ? kOwnGradientState : kGradientState, leaving);
+  leaving_apart_ = leave(kGradientState, leaving_apart);
   states_.create_brief(kGradientState, brief.units, brief.shards, options_);
   for (size_t i = 0; i < on_disk.units.size(); ++i)
     if (!is_brief(on_disk.units[i]))
@@ -58,8 +69,7 @@ GradientSums::GradientSums(const std::vector<Unit>& units, int shard_rank, bool 
   }
   states_.create_passing(kOwnGradientState, on_disk.units, on_disk.wholes, options_, Tier::Disk);
   states_.create_passing(kOwnGradientState, in_memory.units, in_memory.wholes, options_);
-  std::vector<int> parts = in_memory.units;
-  parts.insert(parts.end(), on_host.units.begin(), on_host.units.end());
+  parts.insert(parts.end(), in_memory.units.begin(), in_memory.units.end());
   for (const int unit : parts) {
     const int64_t numel = units[unit].layout.shard_numel;
     states_.create_view(unit, kGradientState, kOwnGradientState, shard_rank * numel, numel);
@@ -77,38 +87,42 @@ std::shared_ptr<const GradientSums::Loan> GradientSums::lend(int unit, std::weak
   return loan;
 }
 
-std::shared_ptr<const GradientSums::Loan> GradientSums::borrow_from_host(int unit) {
-  if (auto shared = loans_[unit].lock()) return shared;
+std::shared_ptr<const GradientSums::Loan> GradientSums::lend_on_device(int unit,
+                                                                       std::weak_ptr<const Loan>& known,
+                                                                       DeviceSums& from, Part part) {
+  if (auto shared = known.lock()) return shared;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   auto loan = std::make_unique<Loan>();
-  const at::Tensor memory = on_host_->take(unit);
-  loan->sum = memory;
-  if (keeps_own_) {
+  const at::Tensor memory = from.take(unit);
+  if (part != Part::Sum) loan->own = memory;
+  if (part == Part::Sum) loan->sum = memory;
+  if (part == Part::Both) {
     const auto shape = states_.lend(unit, {kGradientState}, StateStore::Use::Shape);
     const int64_t numel = shape[kGradientState].numel();
-    loan->own = memory;
     loan->sum = memory.narrow(0, shard_rank_ * numel, numel);
   }
-  std::shared_ptr<const Loan> shared(loan.release(), [this, unit](const Loan* ended) {
-    put_back(unit, *ended);
+  std::shared_ptr<const Loan> shared(loan.release(), [this, unit, &from, part](const Loan* ended) {
+    put_back(unit, *ended, from, part);
     delete ended;
   });
-  loans_[unit] = shared;
+  known = shared;
   return shared;
 }
 
-void GradientSums::put_back(int unit, const Loan& loan) noexcept {
+void GradientSums::put_back(int unit, const Loan& loan, DeviceSums& into, Part part) noexcept {
   if (abandoned_) return;
   try {
-    if (leaves_) leaves_(unit, loan.sum);
-    on_host_->put(unit, keeps_own_ ? loan.own : loan.sum);
+    if (leaves_ && part != Part::Own) leaves_(unit, loan.sum);
+    into.put(unit, part == Part::Sum ? loan.sum : loan.own);
   } catch (...) {
     failure_ = std::current_exception();
   }
 }
 
 std::shared_ptr<const GradientSums::Loan> GradientSums::borrow(int unit) {
-  if (is_on_host(unit)) return borrow_from_host(unit);
+  if (has(leaving_apart_, unit)) return lend_on_device(unit, loans_[unit], *leaving_apart_, Part::Sum);
+  if (has(leaving_, unit))
+    return lend_on_device(unit, loans_[unit], *leaving_, keeps_own_ ? Part::Both : Part::Sum);
   if (ends_[unit] != End::Waits) return lend_sum(unit);
   if (lie_apart(unit)) return lend(unit, loans_[unit], kSum);
   return lend(unit, loans_[unit], kBoth);
@@ -153,6 +167,8 @@ void GradientSums::let_go() {
 }
 
 std::shared_ptr<const GradientSums::Loan> GradientSums::borrow_own(int unit) {
+  if (has(leaving_apart_, unit)) return lend_on_device(unit, own_loans_[unit], *leaving_, Part::Own);
+  if (has(leaving_, unit)) return borrow(unit);
   if (lie_apart(unit)) return lend(unit, own_loans_[unit], kOwn);
   return borrow(unit);
 }
@@ -164,9 +180,10 @@ void GradientSums::discard() {
     if (kept_[unit]) use_up(static_cast<int>(unit));
   let_go();
   std::fill(is_used_up_.begin(), is_used_up_.end(), 0);
+  if (leaving_) leaving_->discard();
+  if (leaving_apart_) leaving_apart_->discard();
   states_.discard(kGradientState);
   if (keeps_own_) states_.discard(kOwnGradientState);
-  if (on_host_) on_host_->discard();
   abandoned_ = false;
 }
 

@@ -48,7 +48,7 @@ class GradientSums {
   /// The sums have no values any more, and no memory where it serves others. Nobody has a loan.
   void discard();
 
-  /// Of sums that the host keeps beside a device: called with a unit's sum when a loan of it ends, before it
+  /// Of sums that do not stay on a device: called with a unit's sum when a loan of it ends, before it
   /// leaves. On the thread and the stream of whoever had the loan.
   using Leaves = std::function<void(int unit, const at::Tensor& sum)>;
   void tell_of_leaving(Leaves leaves) { leaves_ = std::move(leaves); }
@@ -65,9 +65,14 @@ class GradientSums {
   void abandon() { abandoned_ = true; }
 
  private:
-  bool is_on_host(int unit) const { return on_host_ != nullptr && on_host_->has(unit); }
-  std::shared_ptr<const Loan> borrow_from_host(int unit);
-  void put_back(int unit, const Loan& loan) noexcept;
+  /// Which sums of a unit a loan has: `sum` is a part of `own` where it has both.
+  enum class Part { Sum, Own, Both };
+  static bool has(const std::unique_ptr<DeviceSums>& sums, int unit) {
+    return sums != nullptr && sums->has(unit);
+  }
+  std::shared_ptr<const Loan> lend_on_device(int unit, std::weak_ptr<const Loan>& known, DeviceSums& from,
+                                             Part part);
+  void put_back(int unit, const Loan& loan, DeviceSums& into, Part part) noexcept;
   bool is_brief(int unit) const { return ends_[static_cast<size_t>(unit)] == End::UsedUpHere; }
   bool lie_apart(int unit) const { return is_brief(unit) || states_.is_on_disk(unit, kGradientState); }
   std::shared_ptr<const Loan> lend_sum(int unit);
@@ -79,7 +84,9 @@ class GradientSums {
   at::TensorOptions options_;
   bool keeps_own_;
   int64_t shard_rank_;
-  std::unique_ptr<DeviceSums> on_host_;  // or null
+  // Beside a device, or null: sums that leave it, own ones where there are some; and of those that lie apart,
+  // on a disk, the sums over ranks.
+  std::unique_ptr<DeviceSums> leaving_, leaving_apart_;
   Leaves leaves_;
   bool abandoned_ = false;
   std::vector<End> ends_;

@@ -139,13 +139,13 @@ void Initialiser::take_bits_of_first_replica() {
     const Unit& unit = model_.units[u];
     if (!drawn_[u]) continue;
     const auto lease = unit.lend_values(StateStore::Use::Write);
-    take_from_rank0(model_.replica_group, unit.owns_whole() ? unit.full : lease[kParameterState],
-                    unit.layout.name);
-    if (!unit.has_own_master()) continue;
-    const at::Tensor& master = lease[kMasterState];
-    const at::Tensor wire = master.to(model_.mesh.device());  // which it may not be on
-    take_from_rank0(model_.replica_group, wire, unit.layout.name);
-    if (!wire.is_same(master)) master.copy_(wire);
+    const auto take = [&](const at::Tensor& values) {
+      const at::Tensor wire = values.to(model_.mesh.device());  // which they may not be on
+      take_from_rank0(model_.replica_group, wire, unit.layout.name);
+      if (!wire.is_same(values)) at::Tensor(values).copy_(wire);
+    };
+    take(unit.owns_whole() ? unit.full : lease[kParameterState]);
+    if (unit.has_own_master()) take(lease[kMasterState]);
   }
 }
 

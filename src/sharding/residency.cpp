@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <array>
@@ -20,7 +21,7 @@ ResidencyOptions policy_options(const std::vector<Unit>& units, const Plan& plan
   ResidencyOptions result;
   result.prefetch_bytes = plan.prefetch_bytes;
   for (const Unit& unit : units) {
-    const bool stays = plan.shard_ranks == 1 && !unit.is_on_disk();
+    const bool stays = plan.shard_ranks == 1 && !unit.is_away();
     result.unit_bytes.push_back(stays ? 0 : unit.layout.slab_bytes());
     result.lasting.push_back(!unit.layout.trainable);
     result.persistent.push_back(unit.layout.persistent);
@@ -49,13 +50,19 @@ Residency::Residency(std::vector<Unit>& units, Group shard_group, const Plan& pl
       policy_(policy_options(units, plan)) {
   for (Unit& unit : units_) {
     unit.tag->residency = this;
+    if (unit.is_beside_device() && !link_) link_.emplace(unit.slab.device());
     if (unit.state == SlabState::Resident) policy_.set_resident(unit.index, true);
   }
   seal_all();
 }
 
-// What is resident stays readable.
+// What is resident stays readable. Shards must outlive their copies.
 Residency::~Residency() {
+  try {
+    for (Unit& unit : units_) unit.fetch.upload.wait();
+    let_go_of_shards(/*all=*/true);
+  } catch (...) {  // a device that failed has told its users
+  }
   for (Unit& unit : units_) {
     unit.tag->residency = nullptr;
     if (unit.state == SlabState::Resident && !unit.is_open) unit.expose();
@@ -110,6 +117,7 @@ void Residency::end_span() {
 }
 
 void Residency::apply(const ResidencyPolicy::Actions& actions) {
+  let_go_of_shards(/*all=*/false);
   gather_what_was_read();
   for (int unit : actions.evict) drop(unit);
   for (int unit : actions.fetch) start(unit);
@@ -147,16 +155,45 @@ void Residency::gather_what_was_read() {
 void Residency::start_gather(int index) {
   Unit& unit = units_[index];
   SlabWork own;
-  const at::Tensor& shard = unit.fetch.shard[kParameterState];
+  at::Tensor shard = unit.fetch.shard[kParameterState];
   unit.move_to(SlabState::Fetching);
+  std::optional<c10::StreamGuard> behind_upload;
+  if (unit.is_beside_device()) {
+    shard = unit.full.narrow(0, shard_group_.rank() * unit.layout.shard_numel, unit.layout.shard_numel);
+    upload(unit, shard);
+    behind_upload.emplace(link_->up_stream());
+  }
   if (shard_group_.size() == 1) {
-    unit.full.copy_(shard);
+    if (!unit.is_beside_device()) unit.full.copy_(shard);
     return;
   }
   unit.fetch.gather = shard_group_.all_gather(unit.full, shard, unit.layout.name);
   counters_.gathers++;
   counters_.gathered_elements += unit.layout.padded_numel;
   order_.push_back(index);
+}
+
+// The slab's memory may have served what the current stream was given before.
+void Residency::upload(Unit& unit, const at::Tensor& into) {
+  {
+    const WaitPlace place("memory of a slab");
+    link_->follow_current();
+  }
+  link_->copy_up(unit.fetch.shard[kParameterState], into);
+  unit.fetch.upload = link_->ups();
+}
+
+// Those whose copies are over, or all. Of what was read from a disk memory is held meanwhile: two at most.
+void Residency::let_go_of_shards(bool all) {
+  constexpr int64_t kMostFromDisk = 2;
+  const auto from_disk = [&] {
+    return std::count_if(leaving_.begin(), leaving_.end(), [](const Leaving& one) { return one.is_on_disk; });
+  };
+  while (!leaving_.empty() && (all || leaving_.front().upload.is_over() || from_disk() > kMostFromDisk)) {
+    const WaitPlace place("shard on its way");
+    leaving_.front().upload.wait();
+    leaving_.pop_front();
+  }
 }
 
 void Residency::finish(int index) {
@@ -168,9 +205,15 @@ void Residency::finish(int index) {
   {
     const WaitPlace place("gather");
     unit.fetch.gather.wait_output();
-    if (unit.is_on_disk()) unit.fetch.gather.wait();  // the shard's memory goes
+    if (unit.is_on_disk() && !unit.is_beside_device()) unit.fetch.gather.wait();  // the shard's memory goes
   }
   unit.fetch.gather = {};
+  if (unit.is_beside_device()) {
+    const WaitPlace place("shard on the device");
+    if (shard_group_.size() == 1) link_->lead_current(unit.fetch.upload);
+    leaving_.push_back(
+        {std::move(unit.fetch.shard), std::exchange(unit.fetch.upload, {}), unit.is_on_disk()});
+  }
   unit.fetch.shard.end();
   unit.move_to(SlabState::Resident);
   unit.expose();
@@ -236,6 +279,7 @@ void Residency::finish_fetches() {
   gather_what_was_read();
   for (const Unit& unit : units_)
     if (unit.state == SlabState::Fetching) finish(unit.index);
+  let_go_of_shards(/*all=*/true);
   seal_all();
 }
 
@@ -274,6 +318,7 @@ void Residency::pin(int index, bool modify) {
   unit.pins++;
   start(index);
   open(index);
+  if (modify) let_go_of_shards(/*all=*/true);  // they will be written
   if (modify && unit.common.defined() && unit.full.is_same(unit.common)) copy_to_modify(unit);
   policy_.set_resident(index, true);
 }

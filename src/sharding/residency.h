@@ -1,15 +1,18 @@
 #pragma once
 // Carries out what the residency policy decides: all-gathers, waits, evictions. The policy decides, this
-// class moves. Shards on disk are read first: the read starts when the policy decides to fetch, and the
-// all-gather at the next decision or need, not when the read happens to be over: all ranks issue the same
-// collectives in the same order.
+// class moves. Shards that are kept beside a device are copied into their place of the slab on a stream of
+// their own, on which the all-gather follows: the device computes meanwhile. Shards on disk are read first:
+// the read starts when the policy decides to fetch, and the all-gather at the next decision or need, not when
+// the read happens to be over: all ranks issue the same collectives in the same order.
 
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "compute/host_link.h"
 #include "plan/residency_policy.h"
 #include "sharding/unit.h"
 #include "zero/mesh.h"
@@ -74,7 +77,9 @@ class Residency {
   void start(int unit);
   void start_gather(int unit);
   void gather_what_was_read();
+  void upload(Unit& unit, const at::Tensor& into);
   void finish(int unit);
+  void let_go_of_shards(bool all);
   void drop(int unit);
   void open(int unit);
   void seal(Unit& unit);
@@ -85,7 +90,7 @@ class Residency {
   void account(int64_t bytes);
   void end_span();
   bool always_resident(const Unit& unit) const {
-    return unit.layout.padded_numel == 0 || (shard_group_.size() == 1 && !unit.is_on_disk());
+    return unit.layout.padded_numel == 0 || (shard_group_.size() == 1 && !unit.is_away());
   }
 
   std::vector<Unit>& units_;
@@ -99,8 +104,16 @@ class Residency {
   ResidencyCounters counters_;
   std::vector<at::Tensor> pool_;  // memory of evicted slabs, for the next one of that size
   int64_t pool_bytes_ = 0;
-  std::deque<int> reading_;  // units whose shards come from the disk, in the order of their all-gathers
-  std::vector<int> order_;   // since take_order()
+  std::optional<HostLink> link_;  // where shards are kept beside a device
+  /// A shard that is lent until its copy is over.
+  struct Leaving {
+    StateStore::Lease shard;
+    Transfer upload;
+    bool is_on_disk;
+  };
+  std::deque<Leaving> leaving_;  // oldest first
+  std::deque<int> reading_;      // units whose shards come from the disk, in the order of their all-gathers
+  std::vector<int> order_;       // since take_order()
   int last_needed_ = -1;
   int computing_ = -1;  // the unit whose span is open
   Trace::Clock::time_point computing_since_;

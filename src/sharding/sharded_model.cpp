@@ -114,6 +114,9 @@ void ShardedModel::open_disk(const OptimizerSpec& spec) {
     const OffloadOptions& how = plan.offload;
     std::function<std::unique_ptr<tiers::BlockDevice>(int)> open_device;
     if (how.devices) open_device = [devices = how.devices](int file) { return devices->open(file); };
+    std::function<std::shared_ptr<std::byte>(int64_t)> memory;
+    if (!mesh.device().is_cpu() && how.pin_memory)
+      memory = [](int64_t bytes) { return pinned_bytes(bytes, tiers::kAlignment); };
     auto file = std::make_unique<tiers::DiskFile>(tiers::DiskFileOptions{.directory = how.path,
                                                                          .bytes = plan.rank.file_bytes,
                                                                          .block_bytes = how.block_bytes,
@@ -127,7 +130,8 @@ void ShardedModel::open_disk(const OptimizerSpec& spec) {
                             std::move(file), tiers::DiskStatesOptions{.piece_numel = how.piece_numel,
                                                                       .buffers = how.buffer_count,
                                                                       .read_ahead = how.read_ahead,
-                                                                      .write_behind = how.write_behind}),
+                                                                      .write_behind = how.write_behind,
+                                                                      .whole_memory = memory}),
                         std::move(two_places));
   });
 }
@@ -147,7 +151,7 @@ void ShardedModel::allocate() {
                                         hidden_message(unit.layout));
     const int64_t padded_numel = unit.layout.padded_numel, shard_numel = unit.layout.shard_numel;
     const bool common = plan.placements.parameter == Placement::Common && padded_numel > 0;
-    unit.shard_is_slice = common || (replicates && !unit.is_on_disk()) || padded_numel == 0;
+    unit.shard_is_slice = common || (replicates && !unit.is_away()) || padded_numel == 0;
     if (common)
       unit.common =
           common_tensor(common_group, padded_numel, scalar_type_of(unit.layout.dtype), unit.layout.name);

@@ -116,8 +116,9 @@ void Unit::adopt_changes(const at::Tensor& mine) {
     const int64_t count = std::min(kPieceNumel, shard.numel() - begin);
     const auto piece = [&](const at::Tensor& of) { return of.narrow(0, begin, count); };
     // Bits, not values: of zeros the sign counts, and a NaN is itself.
-    const at::Tensor changed = piece(mine).view(at::kShort).ne(piece(before).view(at::kShort));
-    const at::Tensor here = piece(beside).to(mine.device());  // it may be on the host
+    const at::Tensor was = piece(before).to(mine.device());  // either may be on the host
+    const at::Tensor changed = piece(mine).view(at::kShort).ne(was.view(at::kShort));
+    const at::Tensor here = piece(beside).to(mine.device());
     if (master == MasterForm::Whole)
       piece(beside).copy_(at::where(changed, piece(mine).to(at::kFloat), here));
     else

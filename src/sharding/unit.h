@@ -2,8 +2,9 @@
 // A unit's tensors on this rank.
 //
 //   slab    the storage that the module's parameters are views of; readable only while the unit is resident
-//   full    [padded_numel] the memory behind it: defined while the unit has memory. Of a shard on disk it is
-//           a copy, of all ranks' or, of one rank alone, of its own
+//   full    [padded_numel] the memory behind it: defined while the unit has memory. Of a shard that is away
+//           (on disk, or on the host beside a device) it is a copy, of all ranks' or, of one rank alone, of
+//           its own
 //   common  [padded_numel] one memory for all ranks of the shard group; undefined where they share none.
 //           `full` is the same, unless a scope modifies the unit in a copy of its own
 //
@@ -21,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "compute/host_link.h"
 #include "optim/shard_optimizer.h"
 #include "seam/dispatch.h"
 #include "zero/mesh.h"
@@ -69,6 +71,7 @@ enum class MasterForm {
 /// An all-gather under way, or about to begin, for which the shard is borrowed.
 struct SlabFetch {
   StateStore::Lease shard;
+  Transfer upload;  // of the shard into this rank's part of full, where it is kept beside a device
   Work gather;
 };
 
@@ -102,6 +105,12 @@ struct Unit {
   }
   /// Whether the shard is on disk while nobody reads it.
   bool is_on_disk() const { return layout.tiers.parameter == Tier::Disk && layout.padded_numel > 0; }
+  /// Whether it is on the host or on disk beside a device, which gets a copy for every gather.
+  bool is_beside_device() const {
+    return layout.tiers.parameter != Tier::Device && layout.padded_numel > 0 && !slab.device().is_cpu();
+  }
+  /// Either: `full` is a copy of what is kept elsewhere.
+  bool is_away() const { return is_on_disk() || is_beside_device(); }
   /// Whether the master is memory beside the shard.
   bool has_own_master() const { return master == MasterForm::Whole || master == MasterForm::Remainder; }
   StateStore::Lease lend_shard(StateStore::Use use) const {

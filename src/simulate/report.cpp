@@ -76,7 +76,9 @@ std::string times(const Simulation& simulation) {
          line("  communication", milliseconds(step.communication_ns),
               milliseconds(step.exposed_ns) + " of it exposed (no kernel runs)") +
          line("  copies to and from the host", milliseconds(step.copies_ns),
-              with_commas(step.host_reads) + " reads by the host") +
+              human_bytes(static_cast<int64_t>(step.copied_in_bytes)) + " to the device, " +
+                  human_bytes(static_cast<int64_t>(step.copied_out_bytes)) + " back, " +
+                  with_commas(step.host_reads) + " reads by the host") +
          "\n";
 }
 
@@ -161,6 +163,8 @@ std::string to_json(const Simulation& simulation, const SimulateOptions& options
                                {"communication_ns", step.communication_ns},
                                {"exposed_ns", step.exposed_ns},
                                {"copies_ns", step.copies_ns},
+                               {"copied_in_bytes", step.copied_in_bytes},
+                               {"copied_out_bytes", step.copied_out_bytes},
                                {"tokens", simulation.tokens},
                                {"tokens_per_s", tokens_per_s(simulation)},
                                {"flops", step.flops},

@@ -72,7 +72,8 @@ ResidencyOptions residency_of(const Plan& plan) {
   options.prefetch_bytes = plan.prefetch_bytes;
   if (plan.placements.parameter == Placement::Shard) options.budget_bytes = plan.budget_bytes;
   for (const UnitLayout& unit : plan.units) {
-    options.unit_bytes.push_back(plan.shard_ranks == 1 ? 0 : unit.slab_bytes());
+    const bool stays = plan.shard_ranks == 1 && !plan.is_away(unit);
+    options.unit_bytes.push_back(stays ? 0 : unit.slab_bytes());
     options.lasting.push_back(!unit.trainable);
     options.persistent.push_back(unit.persistent);
   }
@@ -121,7 +122,7 @@ Simulation simulate(const Config& config, const SimulateOptions& options) {
                      std::string(to_string(*config.precision.grad_accum_dtype)) + " gradients";
   for (const UnitLayout& unit : step.plan.units) simulation.parameters += unit.numel;
   simulation.tokens = config.train_batch_size * config.data.sequence_length;
-  if (step.plan.shard_ranks > 1 && step.plan.placements.parameter == Placement::Shard)
+  if (step.plan.rank.gather_window_bytes > 0)
     simulation.schedule = schedule_of(step);
   else
     for (const std::string& unit : step.order) simulation.schedule.push_back({unit, {}, {}});

@@ -91,6 +91,8 @@ void put_difference(const Counts& before, const Counts& after, StepFigures& figu
   figures.compute_ns = passed_ns(before.device.compute_ns, after.device.compute_ns);
   figures.copies_ns = passed_ns(before.device.copy_in_ns + before.device.copy_out_ns,
                                 after.device.copy_in_ns + after.device.copy_out_ns);
+  figures.copied_in_bytes = after.device.copied_in_bytes - before.device.copied_in_bytes;
+  figures.copied_out_bytes = after.device.copied_out_bytes - before.device.copied_out_bytes;
   figures.communication_ns = after.device.communication_ns;
   figures.exposed_ns = after.device.exposed_ns;
   figures.flops = after.device.flops - before.device.flops;

@@ -17,9 +17,10 @@ namespace zero::simulate {
 struct StepFigures {
   // Simulated, of the last step: from its first launch until device and host are done.
   double step_ns = 0;
-  double compute_ns = 0, copies_ns = 0;  // busy
-  double communication_ns = 0;           // some collective is under way
-  double exposed_ns = 0;                 // of it, no kernel runs
+  double compute_ns = 0, copies_ns = 0;              // busy
+  double copied_in_bytes = 0, copied_out_bytes = 0;  // from the host to the device, and back
+  double communication_ns = 0;                       // some collective is under way
+  double exposed_ns = 0;                             // of it, no kernel runs
   double flops = 0;
   int64_t kernels = 0, host_reads = 0;
   std::map<Operation, Traffic> traffic;  // of the last step, this rank's part of all groups

@@ -287,7 +287,8 @@ DiskStates::Whole DiskStates::memory_for(State state) const {
               std::to_string(kAlignment),
           "choose a multiple of " + std::to_string(kAlignment) + " for offload.piece_numel");
   Whole whole;
-  whole.memory_ = allocate(stored.numel * stored.element_bytes);
+  const int64_t bytes = std::max(kAlignment, round_up(stored.numel * stored.element_bytes, kAlignment));
+  whole.memory_ = options_.whole_memory ? options_.whole_memory(bytes) : allocate(bytes);
   return whole;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ struct DiskStatesOptions {
   int buffers = 4;                         // of the ring, at least 2
   bool read_ahead = true;                  // pieces of a sweep are read before they are asked for
   bool write_behind = true;                // and written while the next ones are worked on
+  // Memory of whole states, at multiples of kAlignment, such as a device copies from beside its work; null:
+  // the system's.
+  std::function<std::shared_ptr<std::byte>(int64_t bytes)> whole_memory = {};
 };
 
 /// Not thread safe. Bytes only: elements have as many as their state says.

@@ -213,6 +213,8 @@ void put_device(ordered_json& record, const ToolDevice& device, const std::vecto
   record["exposed_communication_s"] = median({exposed_s.begin() + warmup, exposed_s.end()});
   record["device_peak_bytes"] = steps.back().figures.peak_bytes;
   record["device_peak_bytes_by_purpose"] = steps.back().figures.peak_bytes_by_purpose;
+  record["copied_in_bytes"] = steps.back().figures.copied_in_bytes;
+  record["copied_out_bytes"] = steps.back().figures.copied_out_bytes;
 }
 
 void report(const BenchArguments& arguments, const Mesh& mesh,
@@ -238,7 +240,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
   const bool on_disk = step.engine() != nullptr && !step.engine()->stats().disk.transport.empty();
   if (on_disk) {
     EngineOptions options;
-    set_offload(options, arguments, mesh.device().is_cpu());
+    set_offload(options, arguments);
     sequential = sequential_rate(mesh, options.offload);
   }
   if (mesh.rank() != 0) return;
@@ -309,7 +311,7 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
               << record["disk_transport"].get<std::string>() << ", " << record["disk_mib_s"] << " MiB/s of "
               << record["sequential_mib_s"] << " MiB/s sequential\n";
   if (!step.placement().empty()) std::cout << step.placement() << "\n";
-  if (arguments.offload == "host")
+  if (arguments.offload == "host" && mesh.device().is_cpu())
     std::cout << "states in the host's memory: on CPU that is where they are anyway\n";
   if (device.is_virtual())
     std::cout << "on " << device.description().name << ": " << record["simulated_step_s"]

@@ -85,7 +85,7 @@ EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, 
 
 }  // namespace
 
-void set_offload(EngineOptions& options, const BenchArguments& arguments, bool on_cpu) {
+void set_offload(EngineOptions& options, const BenchArguments& arguments) {
   options.offload.path = arguments.disk_path;
   if (arguments.disk_buffers > 0) options.offload.buffer_count = arguments.disk_buffers;
   if (arguments.ahead != "auto")
@@ -98,8 +98,8 @@ void set_offload(EngineOptions& options, const BenchArguments& arguments, bool o
   const auto asks_for = [&](std::string_view part, bool otherwise) {
     return parts.empty() ? otherwise : std::find(parts.begin(), parts.end(), part) != parts.end();
   };
-  // Beside a device the host and the disk have masters and optimizer states.
-  const bool everything = tier == Tier::Disk && on_cpu;
+  // Beside a device the host has masters and optimizer states, and more where that is asked for.
+  const bool everything = tier == Tier::Disk;
   if (asks_for(kParameterPart, everything && options.stage == 3)) options.tiers.parameter = tier;
   if (asks_for(kGradientPart, everything)) options.tiers.gradient = tier;
   if (asks_for(kStatePart, true)) options.tiers.master = options.tiers.optimizer = tier;
@@ -165,7 +165,7 @@ std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchA
   const bool is_own_stage = what == kOnLibTorch || what == kInMemory || what == kKeepingAll;
   EngineOptions options =
       options_of(arguments, is_own_stage ? arguments.stage : std::stoi(what), ours, dtype);
-  if (what != kInMemory) set_offload(options, arguments, mesh.device().is_cpu());
+  if (what != kInMemory) set_offload(options, arguments);
   std::string placement;
   if (what != kInMemory && arguments.budget_bytes > 0) placement = place(options, model, arguments, mesh);
   auto step = std::make_unique<Trained>(std::move(model), options, mesh);

@@ -91,7 +91,7 @@ class BenchStep {
 };
 
 /// The tiers and the rest that --offload and --offload-parts ask for, at the stage of `options`.
-void set_offload(EngineOptions& options, const BenchArguments& arguments, bool on_cpu);
+void set_offload(EngineOptions& options, const BenchArguments& arguments);
 
 /// What a micro-batch of the model needs, as the plan counts it.
 ActivationBytes activations_of(const BenchModel& model, const BenchArguments& arguments);

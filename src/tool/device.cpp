@@ -69,7 +69,11 @@ DeviceFigures ToolDevice::figures() {
   figures.bytes_by_purpose = report.used_by_purpose;
   figures.peak_bytes = report.peak_bytes;
   figures.peak_bytes_by_purpose = report.peak_by_purpose;
+  figures.copied_in_bytes = report.copied_in_bytes - told_in_bytes_;
+  figures.copied_out_bytes = report.copied_out_bytes - told_out_bytes_;
   told_ns_ = now_ns;
+  told_in_bytes_ = report.copied_in_bytes;
+  told_out_bytes_ = report.copied_out_bytes;
   devices_->reset_peaks();
   return figures;
 }

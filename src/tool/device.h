@@ -46,7 +46,7 @@ class ToolDevice {
   bool is_cuda_ = false;
   std::unique_ptr<virtual_device::DeviceDescription> description_;
   std::unique_ptr<virtual_device::VirtualDevices> devices_;
-  double told_ns_ = 0;
+  double told_ns_ = 0, told_in_bytes_ = 0, told_out_bytes_ = 0;
 };
 
 }  // namespace zero::tool

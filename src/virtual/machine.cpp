@@ -66,6 +66,7 @@ void Machine::spend(const Stamp& at, Lane lane, Picoseconds duration, double byt
   if (description_.host_computes) state_[kHost].time = state.time;
   Work& work = work_[device];
   work.busy[part] += duration;
+  work.lane_bytes[part] += bytes;
   if (lane == Lane::Compute) {
     ++work.kernels;
     work.flops += flops;

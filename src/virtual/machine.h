@@ -37,6 +37,7 @@ struct Work {
   double flops = 0, kernel_bytes = 0, copied_bytes = 0;
   std::map<std::string, int64_t> host_waits;
   std::array<Picoseconds, kLanes> busy{};
+  std::array<double, kLanes> lane_bytes{};
 };
 
 /// A piece of memory that work touches, and how faults name it.

@@ -86,6 +86,8 @@ DeviceReport VirtualDevices::report(int index) const {
   report.flops = work.flops;
   report.kernel_bytes = work.kernel_bytes;
   report.copied_bytes = work.copied_bytes;
+  report.copied_in_bytes = work.lane_bytes[static_cast<size_t>(Lane::CopyIn)];
+  report.copied_out_bytes = work.lane_bytes[static_cast<size_t>(Lane::CopyOut)];
   report.compute_ns = nanoseconds_of(work.busy[static_cast<size_t>(Lane::Compute)]);
   report.copy_in_ns = nanoseconds_of(work.busy[static_cast<size_t>(Lane::CopyIn)]);
   report.copy_out_ns = nanoseconds_of(work.busy[static_cast<size_t>(Lane::CopyOut)]);

@@ -51,6 +51,7 @@ struct DeviceReport {
   int64_t kernels = 0, copies = 0;
   int64_t host_reads = 0;  // scalars and copies to the host
   double flops = 0, kernel_bytes = 0, copied_bytes = 0;
+  double copied_in_bytes = 0, copied_out_bytes = 0;  // of them, from the host and to it
   // How often the host has waited, by what made it: an operator that gives a number or a shape to the host, a
   // copy ("copy to host", or "copy to device" of memory that is not pinned), "synchronize event",
   // "synchronize stream", "synchronize device", "out of memory". VirtualDevices' own members are not counted.
