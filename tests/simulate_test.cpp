@@ -118,6 +118,32 @@ TEST(Simulate, RecomputesWhatTheConfigurationSays) {
   EXPECT_GT(again.second, kept.second);
 }
 
+TEST(Simulate, CountsWhatPassesTheHostsLink) {
+  const auto simulated = [](const std::string& offload) {
+    const std::string patch = R"({"residency": {"budget": 1000000000})" + offload + "}";
+    return simulate(small_config(4, 3, patch.c_str()), options_on_plain(4, 1)).step;
+  };
+  const StepFigures here = simulated("");
+  for (const char* const parts :
+       {R"("optimizer": "host")", R"("optimizer": "host", "parameter": "host", "gradient": "host")",
+        R"("parameter": "host")"}) {
+    const StepFigures away = simulated(std::string(R"(, "offload": {)") + parts + "}");
+    const RankPlan& plan = away.plan.rank;
+    EXPECT_GT(plan.step_up_bytes, 0) << parts;
+    // Tables of scalars, tokens and the like go too.
+    constexpr double kSmall = 32 << 10;
+    EXPECT_NEAR(away.copied_in_bytes - here.copied_in_bytes, static_cast<double>(plan.step_up_bytes), kSmall)
+        << parts;
+    EXPECT_NEAR(away.copied_out_bytes - here.copied_out_bytes, static_cast<double>(plan.step_down_bytes),
+                kSmall)
+        << parts;
+    EXPECT_GT(static_cast<double>(plan.step_up_bytes), 4 * kSmall) << "otherwise it says nothing";
+    EXPECT_GT(away.copies_ns, here.copies_ns) << parts;
+    EXPECT_LT(away.memory.peak_bytes, here.memory.peak_bytes) << parts;
+    EXPECT_EQ(away.all_gather_elements, here.all_gather_elements) << parts;
+  }
+}
+
 TEST(Simulate, RefusesWhatMakesNoSense) {
   const Config automatic =
       small_config(2, 3, R"({"activation_checkpointing": {"recompute": "auto", "memory": 1000000}})");

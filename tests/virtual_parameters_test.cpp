@@ -10,6 +10,10 @@
 
 #include "support/disk_directory.h"
 #include "support/virtual_training.h"
+#include "zero/activations.h"
+#include "zero/error.h"
+#include "zero/model_spec.h"
+#include "zero/tier_plan.h"
 
 namespace zero::virtual_device::testing {
 namespace {
@@ -91,7 +95,6 @@ std::vector<ParameterWay> parameter_ways() {
   f16.loss_scaling.emplace();
   const AdamW adam{.lr = 1e-2};
   const LAMB lamb{.lr = 1e-2};
-  const auto as_it_is = [](EngineOptions&) {};
   const auto a_part = [](EngineOptions& options) {
     options.offload.parameter_ratio = 0.5;
     options.offload.ratio = 0.7;
@@ -217,6 +220,50 @@ TEST(VirtualParametersAway, LeaveTheDeviceWhatThePlanCounts) {
           constexpr int64_t kBlocks = 64 * 512;  // what blocks of a device are larger
           EXPECT_LE(peak_host, peak_here - left + came + kBlocks);
           EXPECT_GT(left, came + kBlocks) << "otherwise it says nothing";
+        },
+        on_virtual_devices());
+}
+
+// A placement that "auto" finds where little fits, with parameters away.
+TEST(VirtualParametersAway, WhatAutoChoosesTrainsTheSame) {
+  const DiskDirectory folder;
+  for (const int ranks : {1, 2})
+    run_ranks(
+        ranks,
+        [&](const Mesh& mesh) {
+          EngineOptions options{.stage = 3, .dtype = Dtype::bf16};
+          options.reduce_bucket_numel = 4096;
+          options.offload.path = folder.path();
+          options.offload.piece_numel = 2048;
+          options.offload.block_bytes = 4096;
+          const RankPlaces places{.ranks = mesh.size(), .on_cpu = false};
+          const ModuleSpec spec = module_spec(*Trained::made(false));
+          const int64_t whole = peak_bytes(make_plan(spec, options, places), {});
+          TierRequest request{
+              .movable = {.parameter = true, .gradient = true, .master = true, .optimizer = true}};
+          Trained memory(mesh, AdamW{.lr = 1e-2}, options);
+          memory.steps(0, 3);
+          const std::string name = std::to_string(mesh.size());
+          const fs::path saved = memory.engine.save(folder.path() / name);
+          bool some_away = false;
+          for (int tenths = 9; tenths >= 1; --tenths) {
+            request.memory_bytes = whole * tenths / 10;
+            EngineOptions chosen = options;
+            try {
+              use_tiers(chosen, choose_tiers(spec, options, places, {}, request));
+            } catch (const Error&) {
+              break;  // less than the least
+            }
+            Trained placed(mesh, AdamW{.lr = 1e-2}, chosen);
+            const Plan& plan = placed.engine.plan();
+            EXPECT_LE(peak_bytes(plan, {}), request.memory_bytes);
+            for (const UnitLayout& unit : plan.units) some_away = some_away || plan.is_away(unit);
+            placed.steps(0, 3);
+            const std::string tenth = name + ", " + std::to_string(tenths) + " tenths";
+            expect_same(mesh, saved, placed.engine.save(folder.path() / tenth), tenth);
+            expect_no_faults();
+          }
+          EXPECT_TRUE(some_away);
         },
         on_virtual_devices());
 }

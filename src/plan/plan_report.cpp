@@ -284,6 +284,9 @@ std::string to_text(const ConfigPlan& plan) {
                [&](size_t s) { return bytes_or_dash(rank(s).ring_bytes + rank(s).staging_bytes); });
     table.line("  parameters updated ahead", [&](size_t s) { return bytes_or_dash(rank(s).ahead_bytes); });
   }
+  if (is_offloaded(plan) && plan.on_cuda)
+    table.line("  gradients on their way",
+               [&](size_t s) { return bytes_or_dash(rank(s).passing_sum_bytes); });
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });
   table.line("  gradient buckets", [&](size_t s) { return bytes_or_dash(rank(s).bucket_bytes); });
   table.line("  largest gradient", [&](size_t s) { return bytes_or_dash(rank(s).largest_gradient_bytes); });
@@ -311,6 +314,12 @@ std::string to_text(const ConfigPlan& plan) {
                [&](size_t s) { return bytes_or_dash(most_sent_bytes(plan.stages[s])); });
     table.line("  received a step",
                [&](size_t s) { return bytes_or_dash(most_received_bytes(plan.stages[s])); });
+  }
+  if (is_offloaded(plan) && plan.on_cuda) {
+    table.gap();
+    table.line("Host a rank: memory", [&](size_t s) { return bytes_or_dash(rank(s).host_bytes); });
+    table.line("  to the device a step", [&](size_t s) { return bytes_or_dash(rank(s).step_up_bytes); });
+    table.line("  from it", [&](size_t s) { return bytes_or_dash(rank(s).step_down_bytes); });
   }
   if (is_on_disk(plan)) {
     table.gap();
