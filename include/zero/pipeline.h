@@ -55,6 +55,20 @@ struct PipelineStage {
 /// Throws Config where the counts do not add up. The module must outlive the stages.
 std::vector<PipelineStage> stages_of(torch::nn::SequentialImpl& module, const std::vector<int64_t>& counts);
 
+/// The scalar loss of micro-batch `index`, by a module's own forward: one function of any operators. Every
+/// rank calls it, of the same micro-batches, at least twice for each: its operators must depend on shapes and
+/// on tensors that no parameter leads to, not on values that other stages compute.
+using WholeForward = std::function<at::Tensor(int index)>;
+
+/// The parts that a module is cut between.
+struct PipelineUnits {
+  /// Of each unit patterns of the names of its parameters and buffers, units in the order in which the
+  /// forward uses them. Empty: each element of the module's lists and each other child is one.
+  std::vector<std::vector<std::string>> patterns = {};
+  /// Units of each stage. Empty: so that the slowest stage's operations are least.
+  std::vector<int64_t> counts = {};
+};
+
 struct PipelineOptions {
   int micro_batches = 1;          // of a step: any number, fewer than stages too
   std::string schedule = "1f1b";  // or gpipe, interleaved, zb-h1, zb-h2, zb-v, search: `zero pipeline`
@@ -81,6 +95,15 @@ class Pipeline {
   /// parameters that no stage uses.
   Pipeline(torch::nn::Module& module, std::vector<PipelineStage> stages, const OptimizerSpec& optimizer,
            EngineOptions options, const PipelineOptions& pipeline, const Mesh& mesh);
+  /// Of a module that stays as it is, whose forward is not taken apart: each stage runs all of `forward`,
+  /// computes the operators of its own units, knows of those before it only the shapes, and leaves it, by an
+  /// exception, behind its last operator. A stage begins where the fewest bytes cross between its units'
+  /// operators and those of the units before; tensors may skip stages. Calls `forward(0)` for its shapes.
+  /// Throws Config for units that do not fit, Unsupported for what only values could tell (item(),
+  /// nonzero()), by the operator's name. docs/pipeline.md has the rules.
+  Pipeline(torch::nn::Module& module, const WholeForward& forward, const PipelineUnits& units,
+           const OptimizerSpec& optimizer, EngineOptions options, const PipelineOptions& pipeline,
+           const Mesh& mesh);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -88,11 +111,15 @@ class Pipeline {
   /// Forwards and backwards of all micro-batches of a step, as the schedule has them. Returns their losses,
   /// fp64 [micro_batches] on the mesh's device, on every rank of the pipeline. Collective.
   at::Tensor train(const Input& input, const Loss& loss);
+  /// Of a pipeline of a whole forward; called on every rank. Without PipelineOptions::seed, random numbers
+  /// are those of one process that runs the micro-batches in order.
+  at::Tensor train(const WholeForward& forward);
   /// Averages over micro-batches and "dp", clips by the norm of all stages, updates. After train().
   /// Collective.
   StepResult step();
   /// Forwards alone, without gradient, of any number of micro-batches: their losses as train() returns them.
   at::Tensor evaluate(int micro_batches, const Input& input, const Loss& loss);
+  at::Tensor evaluate(int micro_batches, const WholeForward& forward);
 
   /// Of this rank's parameters: for saving, loading, learning rates. Its forward() and backward() are the
   /// pipeline's to call.

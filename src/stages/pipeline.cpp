@@ -21,6 +21,7 @@
 #include "stages/same_values.h"
 #include "stages/split_backward.h"
 #include "stages/stage_parameters.h"
+#include "stages/suspended_stages.h"
 #include "stages/tied_sums.h"
 #include "tensor/parallel_tensor.h"
 #include "zero/error.h"
@@ -90,7 +91,8 @@ struct UnderWay {
 
 struct Pipeline::State {
   State(torch::nn::Module& module, std::vector<PipelineStage> the_stages, const OptimizerSpec& optimizer,
-        EngineOptions engine_options, const PipelineOptions& pipeline_options, const Mesh& the_mesh);
+        EngineOptions engine_options, const PipelineOptions& pipeline_options, const Mesh& the_mesh,
+        std::unique_ptr<detail::SuspendedForward> the_suspended = nullptr);
 
   void run(const Action& action, const Input& input, const Loss& loss);
   void evaluate(int index, const std::vector<int>& own, const Input& input, const Loss& loss);
@@ -110,6 +112,7 @@ struct Pipeline::State {
   bool is_last(int stage) const { return stage + 1 == places.shape().stages(); }
   UnderWay& under_way_of(int stage, int micro_batch) { return under_way[{stage, micro_batch}]; }
 
+  std::unique_ptr<detail::SuspendedForward> suspended;  // null: stages are functions of their own
   std::vector<PipelineStage> stages;
   PipelineOptions options;
   Mesh mesh;
@@ -126,8 +129,10 @@ struct Pipeline::State {
 
 Pipeline::State::State(torch::nn::Module& module, std::vector<PipelineStage> the_stages,
                        const OptimizerSpec& optimizer, EngineOptions engine_options,
-                       const PipelineOptions& pipeline_options, const Mesh& the_mesh)
-    : stages(std::move(the_stages)),
+                       const PipelineOptions& pipeline_options, const Mesh& the_mesh,
+                       std::unique_ptr<detail::SuspendedForward> the_suspended)
+    : suspended(std::move(the_suspended)),
+      stages(std::move(the_stages)),
       options(pipeline_options),
       mesh(the_mesh),
       group(group_along_pipeline(mesh)),
@@ -171,8 +176,9 @@ std::vector<HeldTensor> Pipeline::State::inputs_of(int stage, int index, int nam
 std::vector<HeldTensor> Pipeline::State::compute(int stage, int micro_batch,
                                                  const std::vector<HeldTensor>& inputs, const Loss& loss) {
   if (options.seed && at::GradMode::is_enabled())
-    at::manual_seed(seed_of({*options.seed, pass, static_cast<uint64_t>(mesh.group("dp").rank()),
-                             static_cast<uint64_t>(micro_batch), static_cast<uint64_t>(stage)}));
+    at::manual_seed(
+        seed_of({*options.seed, pass, static_cast<uint64_t>(mesh.group("dp").rank()),
+                 static_cast<uint64_t>(micro_batch), static_cast<uint64_t>(suspended ? 0 : stage)}));
   return engine->forward([&] {
     const StageTensors result = stages[stage].forward(detail::seen(inputs, axis), micro_batch);
     if (!is_last(stage)) return detail::held(result);
@@ -278,6 +284,7 @@ void Pipeline::State::abandon(const char* reason) noexcept {
   under_way.clear();
   tied->abandon();
   places.abandon();
+  if (suspended) suspended->abandon();
   places.follow_table(true);
   EngineAccess::state(*engine).fail_pass(reason);
 }
@@ -303,10 +310,22 @@ Pipeline::Pipeline(torch::nn::Module& module, std::vector<PipelineStage> stages,
     : state_(std::make_unique<State>(module, std::move(stages), optimizer, std::move(options), pipeline,
                                      mesh)) {}
 
+Pipeline::Pipeline(torch::nn::Module& module, const WholeForward& forward, const PipelineUnits& units,
+                   const OptimizerSpec& optimizer, EngineOptions options, const PipelineOptions& pipeline,
+                   const Mesh& mesh) {
+  const Group group = group_along_pipeline(mesh);
+  const int count = checked_table(pipeline, group.size()).shape.stages();
+  auto suspended = detail::suspended_forward(module, forward, units, count, options, mesh);
+  std::vector<PipelineStage> stages = detail::stages_of_suspended(*suspended);
+  state_ = std::make_unique<State>(module, std::move(stages), optimizer, std::move(options), pipeline, mesh,
+                                   std::move(suspended));
+}
+
 Pipeline::~Pipeline() = default;
 
 at::Tensor Pipeline::train(const Input& input, const Loss& loss) {
   State& state = *state_;
+  detail::require_begun(state.suspended.get());
   at::Tensor losses;
   state.together([&] {
     state.losses =
@@ -330,6 +349,7 @@ StepResult Pipeline::step() {
 at::Tensor Pipeline::evaluate(int micro_batches, const Input& input, const Loss& loss) {
   const at::NoGradGuard no_grad;
   State& state = *state_;
+  detail::require_begun(state.suspended.get());
   require(micro_batches >= 0, ErrorKind::Usage, "pipeline", "a negative number of micro-batches");
   at::Tensor losses;
   state.together([&] {
@@ -340,6 +360,29 @@ at::Tensor Pipeline::evaluate(int micro_batches, const Input& input, const Loss&
     state.places.follow_table(true);
     losses = state.shared_losses();
   });
+  return losses;
+}
+
+namespace {
+
+// What stages of functions take and give of themselves.
+StageTensors no_input(int) { return {}; }
+at::Tensor own_loss(const StageTensors& result, int) { return result.at(0); }
+
+}  // namespace
+
+at::Tensor Pipeline::train(const WholeForward& forward) {
+  detail::SuspendedForward& suspended = detail::begun(state_->suspended.get(), forward, state_->options);
+  at::Tensor losses = train(no_input, own_loss);
+  suspended.end(state_->options.micro_batches);
+  return losses;
+}
+
+at::Tensor Pipeline::evaluate(int micro_batches, const WholeForward& forward) {
+  detail::SuspendedForward& suspended =
+      detail::begun(state_->suspended.get(), forward, {.micro_batches = micro_batches});
+  at::Tensor losses = evaluate(micro_batches, no_input, own_loss);
+  suspended.end(micro_batches);
   return losses;
 }
 

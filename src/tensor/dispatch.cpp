@@ -1,11 +1,10 @@
 #include "tensor/dispatch.h"
 
-#include <torch/library.h>
-
 #include <algorithm>
 #include <unordered_map>
 #include <vector>
 
+#include "seam/above_autograd.h"
 #include "seam/stack_tensors.h"
 #include "tensor/call.h"
 #include "zero/error.h"
@@ -83,7 +82,7 @@ void compute_by_rule(Call& call, Rule rule, Stack& stack) {
   }
 }
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+void compute_parallel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
   const bool concerned =
       std::any_of(stack->end() - static_cast<int64_t>(count), stack->end(), reads_parallel);
@@ -103,13 +102,6 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* st
 
 }  // namespace
 
-void register_parallel_operators() {
-  static torch::Library library(torch::Library::IMPL, "_", kParallelKey, __FILE__, __LINE__);
-  static const bool once = [] {
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
-    return true;
-  }();
-  (void)once;
-}
+void register_parallel_operators() { set_above_autograd(&compute_parallel); }
 
 }  // namespace zero::detail

@@ -11,6 +11,7 @@
 
 #include <memory>
 
+#include "seam/above_autograd.h"
 #include "tensor/tensor_axis.h"
 
 namespace torch::nn {
@@ -19,7 +20,7 @@ class Module;
 
 namespace zero::detail {
 
-inline constexpr c10::DispatchKey kParallelKey = c10::DispatchKey::DeferredInit;
+inline constexpr c10::DispatchKey kParallelKey = kAboveAutograd;
 
 /// While it lives, operators of this thread take tensors for what they hold.
 class LocalTensors {
