@@ -87,8 +87,9 @@ inline std::vector<nlohmann::json> metrics_of(const std::filesystem::path& run) 
 inline std::vector<std::string> course_of(const std::filesystem::path& run) {
   std::vector<std::string> course;
   for (nlohmann::json line : metrics_of(run)) {
-    for (const char* key : {"tokens_per_s", "step_s", "forward_s", "backward_s", "optimizer_s", "waited_s", "waited_share", "resident_bytes",
-                            "peak_resident_bytes", "slab_bytes", "peak_slab_bytes", "memory", "disk"})
+    for (const char* key :
+         {"tokens_per_s", "step_s", "forward_s", "backward_s", "optimizer_s", "waited_s", "waited_share",
+          "resident_bytes", "peak_resident_bytes", "slab_bytes", "peak_slab_bytes", "memory", "disk"})
       line.erase(key);
     course.push_back(line.dump());
   }
