@@ -189,9 +189,8 @@ std::string notes(const ConfigPlan& plan) {
         "of its own: two runs may differ in their last bits.\n";
   if (crosses_network(plan))
     text +=
-        "What crosses the network are parameters and gradients; with unlike hosts, those of the host that "
-        "sends\n"
-        "most. Each enters a host once for all of its ranks.\n";
+        "What crosses the network are parameters and gradients; with unlike hosts, those of the host\n"
+        "that sends most. Each enters a host once for all of its ranks.\n";
   if (shares(plan))
     text +=
         "The ranks of a host share one copy of the parameters in CPU memory (residency.share): each is\n"

@@ -11,7 +11,7 @@ need_python_torch() {
   mkdir -p "$ROOT/.cache/tmp"
   "$(find_python)" -m venv "$PYTHON_VENV"
   TMPDIR=$ROOT/.cache/tmp retry "$PYTHON_VENV/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --timeout 60 \
-    "${TORCH_WHEELS[0]}" transformers numpy >&2 || die "pip could not install PyTorch; see above, then run this again"
+    "${TORCH_WHEELS[0]}" transformers==5.24.0 numpy >&2 || die "pip could not install PyTorch; see above, then run this again"
   rm -rf "$ROOT/.cache/tmp"
   touch "$PYTHON_VENV/.complete"
 }
