@@ -198,7 +198,7 @@ TEST(Breakdown, MemoryByPurposeAndTier) {
   report.memory.purposes = {{"masters", {1000, 0, 2000}}};
   report.resident_bytes = 5'000'000;
   const std::string text = Breakdown(logging).tables(report);
-  for (const char* words : {"device", "disk", "masters", "1 kB", "2 kB", "5 MB"})
+  for (const char* words : {"device", "disk", "masters", "1.00 kB", "2.00 kB", "5.00 MB"})
     EXPECT_NE(text.find(words), std::string::npos) << words << " in\n" << text;
   EXPECT_EQ(Breakdown(LoggingConfig{}).tables(report), "");
 }
