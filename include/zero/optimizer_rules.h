@@ -24,7 +24,7 @@ struct AdamW {
   double eps = 1e-8;
   double weight_decay = 1e-2;
   bool bias_correction = true;
-  bool states_8bit = false;  // moments in 8 bits and a scale for 256 of them (optim/eight_bit.h): CPU only
+  bool states_8bit = false;  // moments in 8 bits and a scale for 256 of them (optim/eight_bit.h)
   bool operator==(const AdamW&) const = default;
 };
 /// Adam with L2 decay added to the gradient (Kingma and Ba, arXiv 1412.6980).
