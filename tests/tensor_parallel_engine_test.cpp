@@ -158,6 +158,14 @@ TEST(TensorParallelEngine, FourTensorRanksShareTwoKeyHeads) {
   expect_all_equal({{"llama 3", kLlama, 3, 2}, {"llama 1, sequence", kLlama, 1, 1, true}}, 1, 4);
 }
 
+TEST(TensorParallelEngine, ThreeTensorRanksShareFourHeads) {
+  expect_all_equal({{"gpt2 3, sequence", kGpt2, 3, 2, true},
+                    {"gpt2 adapters", kGpt2, 1, 1, false, false, 3},
+                    {"llama 2", kLlama, 2, 1},
+                    {"neox 1", kNeox, 1, 2}},
+                   1, 3);
+}
+
 TEST(TensorParallelEngine, Bf16AndAdaptersAreOneProcess) {
   expect_all_equal({{"gpt2 bf16", kGpt2, 2, 2, true, true},
                     {"llama bf16", kLlama, 3, 1, false, true},
@@ -206,7 +214,7 @@ TEST(TensorParallelEngine, CheckpointsGoFromAnyMeshToAnyOther) {
       {"gpt2", kGpt2, 3}, {"llama", kLlama, 1, 1, true}, {"bf16", kGpt2, 2, 1, false, true}};
   for (const ParallelRun& run : runs) {
     const TemporaryDirectory folder;
-    const std::pair<int, int> meshes[] = {{2, 2}, {1, 2}, {1, 4}};
+    const std::pair<int, int> meshes[] = {{2, 2}, {1, 2}, {1, 4}, {1, 3}};
     for (const auto& [dp, tp] : meshes)
       run_ranks(
           dp * tp,
@@ -230,7 +238,7 @@ TEST(TensorParallelEngine, CheckpointsGoFromAnyMeshToAnyOther) {
       run_ranks(
           dp * tp,
           [&](const Mesh& mesh) {
-            for (const char* from : {"tp2of4", "tp2of2", "tp4of4"})
+            for (const char* from : {"tp2of4", "tp2of2", "tp4of4", "tp3of3"})
               expect_loads(run, mesh, zero::latest_checkpoint(folder.path() / from));
           },
           mesh_of(dp, tp));

@@ -11,7 +11,7 @@ struct LanguageModelPlanOptions {
 };
 
 /// The plan of a model of that shape, adapters included, for so many ranks. Throws Config for heads or widths
-/// that they cannot share, with the numbers of ranks that could.
+/// that they cannot share, with the number of ranks that could.
 TensorParallelPlan tensor_parallel_plan(const LanguageModel& model, const ModelShape& shape, int ranks,
                                         const LanguageModelPlanOptions& options = {});
 

@@ -14,9 +14,9 @@ namespace zero::detail {
 namespace {
 
 // Of a tensor: whether it is there, whether it needs a gradient, its type, its dimensions, their sizes; the
-// dim in which it is cut (-1: none), the number of blocks there, their sizes.
+// dim in which it is cut (-1: none), the number of blocks there, their sizes and parts.
 constexpr int kSizesAt = 4, kCutAt = kSizesAt + Messages::kMostDims;
-constexpr int kFields = kCutAt + 2 + Messages::kMostBlocks;
+constexpr int kFields = kCutAt + 2 + 2 * Messages::kMostBlocks;
 constexpr int kHeaderNumel = 1 + Messages::kMostTensors * kFields;
 
 std::string text_of(const MessageName& name) {
@@ -58,7 +58,11 @@ at::Tensor header_of(const std::vector<HeldTensor>& tensors) {
       std::copy(tensor.sizes().begin(), tensor.sizes().end(), at + kSizesAt);
       at[kCutAt] = cut.dim;
       at[kCutAt + 1] = std::ssize(cut.blocks);
-      std::copy(cut.blocks.begin(), cut.blocks.end(), at + kCutAt + 2);
+      int64_t* blocks = at + kCutAt + 2;
+      for (const Block& block : cut.blocks) {
+        *blocks++ = block.size;
+        *blocks++ = block.parts;
+      }
     }
     at += kFields;
   }
@@ -106,7 +110,9 @@ std::vector<HeldTensor> Messages::receive(int from, const MessageName& name, int
     auto& [tensor, cut] = tensors[i];
     tensor = at::empty(sizes, at::TensorOptions(device_).dtype(static_cast<at::ScalarType>(field[2])));
     const int64_t* blocks = field + kCutAt + 2;
-    cut = {.dim = field[kCutAt], .blocks = {blocks, blocks + field[kCutAt + 1]}, .origin = text};
+    cut = {.dim = field[kCutAt], .blocks = {}, .origin = text};
+    for (int64_t block = 0; block < field[kCutAt + 1]; ++block)
+      cut.blocks.emplace_back(blocks[2 * block], blocks[2 * block + 1]);
     if (tensor.numel() > 0) works.push_back(pipeline_.receive(tensor, from, tag + 1, text));
   }
   for (Work& work : works) work.wait();

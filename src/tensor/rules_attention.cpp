@@ -17,11 +17,19 @@ struct Heads {
   Cut cut;
 };
 
+// Whether each rank has the keys of all its queries, and no others.
+bool goes_with(const Cut& queries, Cut side, int ranks) {
+  const int64_t each = queries.global_size() / side.global_size();
+  for (Block& block : side.blocks) block.size *= each;
+  return queries.same_blocks(side, ranks);
+}
+
 // Keys or values of this rank's queries. Where ranks outnumber the heads, all have all of them, or all of a
 // part of the sequence.
 at::Tensor of_own_heads(const Call& call, const Value& queries, const Value& side) {
   const int64_t dim = queries.cut.dim, heads = queries.cut.global_size();
-  if (side.cut && side.cut.dim == dim) return side.tensor;
+  if (side.cut && side.cut.dim == dim && goes_with(queries.cut, side.cut, call.place().ranks))
+    return side.tensor;
   at::Tensor all = side.cut ? call.gathered(side, /*for_parts=*/true) : call.read_by_parts(side.tensor);
   if (all.dim() != queries.tensor.dim() || heads % all.size(dim) != 0)
     call.no_rule(queries.cut, "its keys have other heads than");

@@ -18,7 +18,7 @@ Value inner_product(const Call& call, const Value& a, const Value& b) {
   const int64_t a_dims = a.tensor.dim(), b_dims = b.tensor.dim();
   const bool a_inner = a.cut && a.cut.dim == a_dims - 1, b_inner = b.cut && b.cut.dim == b_dims - 2;
   const Cut& cut = a_inner ? a.cut : b.cut;
-  if (a_inner && b.cut && !(b_inner && b.cut.same_blocks(a.cut)))
+  if (a_inner && b.cut && !(b_inner && b.cut.same_blocks(a.cut, call.place().ranks)))
     return product(call, {call.gathered(a, false), {}, a.axis}, b);
   if (b_inner && a.cut && !a_inner) return product(call, {call.gathered(a, false), {}, a.axis}, b);
   const at::Tensor x = a_inner ? a.tensor : call.part(a.tensor, a_dims - 1, cut);
@@ -30,7 +30,7 @@ Value inner_product(const Call& call, const Value& a, const Value& b) {
 Value batch_product(const Call& call, const Value& a, const Value& b) {
   const int64_t from_back = a.cut ? a.cut.dim - a.tensor.dim() : b.cut.dim - b.tensor.dim();
   const Cut& like = a.cut ? a.cut : b.cut;
-  if (a.cut && b.cut && (b.cut.dim - b.tensor.dim() != from_back || !b.cut.same_blocks(a.cut)))
+  if (a.cut && b.cut && (b.cut.dim - b.tensor.dim() != from_back || !b.cut.same_blocks(a.cut, call.place().ranks)))
     call.no_rule(a.cut, "it pairs other batches with");
   const auto side = [&](const Value& value) {
     const int64_t dim = value.tensor.dim() + from_back;
@@ -68,7 +68,7 @@ Value with_bias(const Call& call, const Value& y, const Value& bias) {
   at::Tensor b = bias.tensor;
   const bool is_column = y.cut && y.cut.dim == y.tensor.dim() - 1;
   if (!is_column && bias.cut) b = call.gathered(bias, /*for_parts=*/false);
-  if (is_column && bias.cut && !bias.cut.same_blocks(y.cut))
+  if (is_column && bias.cut && !bias.cut.same_blocks(y.cut, call.place().ranks))
     call.no_rule(bias.cut, "its bias is cut otherwise:");
   if (is_column && !bias.cut)
     b = call.part(b, b.dim() - 1, y.cut);
@@ -91,7 +91,7 @@ void addmm(Call& call) {
 void linear(Call& call) {
   const Value x = call.value(0), weight = call.value(1), bias = call.value(2);
   if (weight.cut && weight.cut.dim == 0 && weight.tensor.dim() == 2 &&
-      (!bias.tensor.defined() || (bias.cut && bias.cut.same_blocks(weight.cut)))) {
+      (!bias.tensor.defined() || (bias.cut && bias.cut.same_blocks(weight.cut, call.place().ranks)))) {
     // As LibTorch would compute it, bias and all.
     if (x.cut && x.cut.dim == x.tensor.dim() - 1)
       return call.finish(

@@ -13,15 +13,15 @@ Value blocks_at(const Call& call, const Value& x, int64_t begin, int64_t length)
   int64_t at = 0, at_local = 0;
   Cut cut{x.cut.dim, {}, x.cut.origin};
   int64_t found = 0, first_local = 0, local = 0;
-  for (const int64_t block : x.cut.blocks) {
+  for (const Block& block : x.cut.blocks) {
     const int64_t size = part_size(block, call.place());
-    if (at >= begin && at + block <= begin + length) {
+    if (at >= begin && at + block.size <= begin + length) {
       if (found == 0) first_local = at_local;
-      found += block;
+      found += block.size;
       local += size;
       cut.blocks.push_back(block);
     }
-    at += block;
+    at += block.size;
     at_local += size;
   }
   if (found != length || length == 0) call.no_rule(x.cut, "it cuts across ranks");
@@ -90,7 +90,7 @@ void join(Call& call) {
   if (!stacks && dim == cut.dim) call.no_rule(cut, "it joins along");
   for (at::Tensor& tensor : tensors) {
     const Value value = value_of(tensor);
-    if (value.cut && (value.cut.dim != cut.dim || !value.cut.same_blocks(cut)))
+    if (value.cut && (value.cut.dim != cut.dim || !value.cut.same_blocks(cut, call.place().ranks)))
       call.no_rule(cut, "it joins two ways of cutting:");
     if (!value.cut && value.tensor.dim() <= cut.dim) call.no_rule(cut, "it joins with a tensor that lacks");
     tensor = value.cut ? value.tensor : call.part(value.tensor, cut.dim, cut);

@@ -33,11 +33,15 @@ std::string divisors_of(int64_t n) {
   return text;
 }
 
-void require_even(const Call& call, const Cut& cut, int64_t size) {
-  if (size % call.place().ranks != 0)
-    call.no_rule(cut, "it makes " + std::to_string(size) + " of it, which " +
-                          std::to_string(call.place().ranks) + " ranks cannot share (" + divisors_of(size) +
-                          " could) of");
+// A block's elements as rows of `behind`, which no rank may hold a piece of.
+Block rows_of(const Call& call, const Cut& cut, const Block& block, int64_t behind) {
+  if (block.size % behind != 0) call.no_rule(cut, "it cuts the blocks of");
+  const int64_t rows = block.size / behind, ranks = call.place().ranks;
+  if (block.unit() % behind == 0) return {rows, block.parts};
+  if (block.parts % ranks == 0 && rows % ranks == 0) return {rows, ranks};
+  call.no_rule(cut, "it makes " + std::to_string(rows) + " of it, of which " + std::to_string(ranks) +
+                        " ranks hold pieces (heads would tell, as in \"colwise[" + std::to_string(rows) +
+                        "]\"; " + divisors_of(rows) + " ranks could) of");
 }
 
 // Dims [begin, end) of one side that hold the elements of the same run of dims of the other.
@@ -65,36 +69,30 @@ Run run_with(const Call& call, const Sizes& in, const Sizes& out, const Cut& cut
 
 // The run's elements as if they lay along one dim: what stands before the cut dim repeats its blocks, what
 // stands behind makes them longer.
-Sizes flat_blocks(const Call& call, const Sizes& in, const Run& run, const Cut& cut) {
+std::vector<Block> flat_blocks(const Sizes& in, const Run& run, const Cut& cut) {
   const auto dim = static_cast<size_t>(cut.dim);
   const int64_t before = product_of(in, run.in_begin, dim), behind = product_of(in, dim + 1, run.in_end);
-  Sizes blocks;
+  std::vector<Block> blocks;
   for (int64_t i = 0; i < before; ++i)
-    for (const int64_t block : cut.blocks) {
-      if (behind > 1) require_even(call, cut, block);
-      blocks.push_back(block * behind);
-    }
+    for (const Block& block : cut.blocks) blocks.emplace_back(block.size * behind, block.parts);
   return blocks;
 }
 
 Cut cut_after_view(const Call& call, const Sizes& in, const Sizes& out, const Cut& cut) {
   const Run run = run_with(call, in, out, cut);
-  const Sizes blocks = flat_blocks(call, in, run, cut);
+  const std::vector<Block> blocks = flat_blocks(in, run, cut);
   const auto count = static_cast<int64_t>(blocks.size());
   // The first dim that does more than count whole blocks.
   int64_t before = 1;
   size_t dim = run.out_begin;
   while (dim + 1 < run.out_end && before * out[dim] <= (out[dim] == 1 ? before : count)) before *= out[dim++];
   const bool equal =
-      std::all_of(blocks.begin(), blocks.end(), [&](int64_t n) { return n == blocks.front(); });
+      std::all_of(blocks.begin(), blocks.end(), [&](const Block& one) { return one == blocks.front(); });
   if (count % before != 0 || (before > 1 && !equal)) call.no_rule(cut, "it cuts the blocks of");
   const int64_t behind = product_of(out, dim + 1, run.out_end);
-  Sizes result(blocks.begin(), blocks.begin() + count / before);
-  for (int64_t& block : result) {
-    if (block % behind != 0) call.no_rule(cut, "it cuts the blocks of");
-    block /= behind;
-    if (behind > 1) require_even(call, cut, block);
-  }
+  std::vector<Block> result(blocks.begin(), blocks.begin() + count / before);
+  for (Block& block : result)
+    if (behind > 1) block = rows_of(call, cut, block, behind);
   return {static_cast<int64_t>(dim), result, cut.origin};
 }
 
@@ -187,12 +185,8 @@ void repeat_interleave(Call& call) {
   Cut cut = x.cut;
   const int64_t dim = call.has("dim") ? call.dim("dim", x.tensor.dim()) : -1;
   if (!call.argument(1).isInt() || dim < 0) call.no_rule(cut, "it flattens");
-  if (dim == cut.dim) {
-    for (int64_t& block : cut.blocks) {
-      require_even(call, cut, block);
-      block *= call.argument(1).toInt();
-    }
-  }
+  if (dim == cut.dim)
+    for (Block& block : cut.blocks) block.size *= call.argument(1).toInt();
   call.argument(0) = x.tensor;
   call.run(cut);
 }

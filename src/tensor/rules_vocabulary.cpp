@@ -19,7 +19,7 @@ void embedding(Call& call) {
                              {ids.tensor.dim(), weight.cut.blocks, weight.cut.origin},
                              call.axis()});
   if (weight.cut.blocks.size() != 1) call.no_rule(weight.cut, "it reads several blocks of");
-  const int64_t begin = part_begin(weight.cut.global_size(), call.place()), rows = weight.tensor.size(0);
+  const int64_t begin = part_begin(weight.cut.blocks.front(), call.place()), rows = weight.tensor.size(0);
   padding = padding >= begin && padding < begin + rows ? padding - begin : -1;
   const at::Tensor others = (ids.tensor < begin).logical_or(ids.tensor >= begin + rows);
   const at::Tensor own = at::embedding(weight.tensor, (ids.tensor - begin).masked_fill(others, 0), padding);
