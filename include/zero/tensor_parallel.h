@@ -38,22 +38,28 @@ class TensorAxis;
 struct MarkedParameters;
 }  // namespace detail
 
-/// How parameters are held whose name matches a glob (ParameterGroup's). The words of Hugging Face's tp_plan
-/// mean the same where they are the same:
+/// How parameters are held whose name matches a glob (ParameterGroup's):
 ///
-/// - "colwise": outputs are cut: dim 0 of a Linear's weight and bias;
+/// - "colwise": outputs are cut: dim 0 of a Linear's weight and bias; "colwise[HEADS]": between so many
+///   heads, of which ranks hold unequal numbers where they do not divide them;
 /// - "colwise_t": the same of a weight [in, out], as GPT-2's Conv1D has it: dim 1, of a bias dim 0;
-/// - "rowwise", "rowwise_t": inputs are cut: dim 1, of a weight [in, out] dim 0. A bias is not named: it is
-///   added to the sum, once;
+/// - "rowwise", "rowwise_t", and with [HEADS]: inputs are cut: dim 1, of a weight [in, out] dim 0. A bias is
+///   not named: it is added to the sum, once;
 /// - "vocab": rows of an embedding or head are cut, as evenly as they can be;
 /// - "kv[HEADS]": colwise by so many heads of keys and values; replicated where the ranks outnumber them:
-/// each
-///   uses those of its queries;
+///   each uses those of its queries. Where they do not, queries are cut between as many groups ("colwise" of
+///   the same HEADS), so that they stay with their keys;
 /// - "fused[N]", "fused_t[N]": colwise of N equal blocks side by side (3: queries, keys, values), each cut by
-///   itself; "fused[SIZE,SIZE,...]" of such sizes. "fused_t": of a weight [in, out];
+///   itself; "fused[SIZE,SIZE,...]" of such sizes; "fused[N:HEADS]", "fused[SIZE:HEADS,...]" between heads.
+///   "fused_t": of a weight [in, out];
 /// - "gathered": cut along dim 0 in memory and gathered where it is used;
 /// - "replicated", "sequence": whole on all ranks, as what no pattern matches; under sequence parallelism
-///   gradients are added up wherever parts of the sequence read it.
+///   gradients are added up wherever parts of the sequence read it;
+/// - Hugging Face's: "colwise_rep" and "colwise_gather_output" are colwise, "rowwise_rep" and
+///   "rowwise_split_input" rowwise (what needs a whole tensor gathers it, what needs a part takes it);
+///   "packed_colwise" is fused[2], "packed_rowwise" the same of inputs; "embedding_rowwise" is vocab,
+///   "embedding_colwise" cuts an embedding's features; "replicate", "sequence_parallel" and
+///   "replicated_with_grad_allreduce" are replicated. hf_tensor_parallel_plan.h reads whole plans.
 struct TensorParallelRule {
   std::string pattern, how;
 };
@@ -121,9 +127,10 @@ class TensorParallel {
 /// Cuts the parameters in place over the mesh's "tp" axis (a mesh without it is one of a single rank there),
 /// before an engine is built; the module's values must be the same on all ranks, as the same seed gives them.
 /// Lazy modules stay lazy, and draw as one process. Tied names are cut once, by the first that the plan
-/// matches. Sends nothing. Throws Config for a plan that does not fit (a pattern that matches nothing, a word
-/// that is none, sizes that the ranks cannot share, with those that would do), Usage for a module that is
-/// parallel already, before anything is changed.
+/// matches. What the plan does not name, parallel layers (parallel_layers.h) say themselves. Sends nothing.
+/// Throws Config for a plan that does not fit (a pattern that matches nothing, a word that is none, sizes
+/// that the ranks cannot share, with those that would do), Usage for a module that is parallel already,
+/// before anything is changed.
 TensorParallel parallelize(torch::nn::Module& module, const TensorParallelPlan& plan, const Mesh& mesh,
                            const TensorParallelOptions& options = {});
 

@@ -15,6 +15,7 @@
 #include "tensor/plan.h"
 #include "zero/error.h"
 #include "zero/lazy.h"
+#include "zero/parallel_layers.h"
 #include "zero/tensor_parallel.h"
 
 namespace zero {
@@ -66,6 +67,24 @@ ParsedRule* rule_for(std::vector<ParsedRule>& rules, const std::string& name) {
   for (ParsedRule& rule : rules)
     if (glob_matches(rule.pattern, name)) return &rule;
   return nullptr;
+}
+
+// Rules of parallel layers for parameters that the plan does not name; a layer's count before those of the
+// layers inside it.
+TensorParallelPlan with_layers(const torch::nn::Module& module, TensorParallelPlan plan, int ranks) {
+  for (const auto& item : module.named_modules()) {
+    const auto* layer = dynamic_cast<const ParallelLayer*>(item.value().get());
+    if (layer == nullptr) continue;
+    const std::string prefix = item.key().empty() ? "" : item.key() + ".";
+    for (const TensorParallelRule& rule : layer->tensor_parallel_rules(ranks)) {
+      const std::string name = prefix + rule.pattern;
+      const bool is_named = std::any_of(plan.begin(), plan.end(), [&](const TensorParallelRule& other) {
+        return glob_matches(other.pattern, name);
+      });
+      if (!is_named) plan.push_back({name, rule.how});
+    }
+  }
+  return plan;
 }
 
 // Looks at everything before anything is changed.
@@ -171,7 +190,7 @@ TensorParallel parallelize(torch::nn::Module& module, const TensorParallelPlan& 
   const bool has_axis =
       std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.name == "tp"; });
   const int ranks = has_axis ? mesh.group("tp").size() : 1;
-  detail::Decision decision = detail::decide(module, plan, ranks);
+  detail::Decision decision = detail::decide(module, detail::with_layers(module, plan, ranks), ranks);
   TensorParallel result;
   if (ranks == 1) return result;
   const Group group = mesh.group("tp");

@@ -27,14 +27,6 @@ at::Tensor gradient_of_rows(const Softmax& s, double smoothing, int64_t vocabula
   return result.mul_(rows.unsqueeze(1));
 }
 
-void check_targets(const at::Tensor& targets, int64_t vocabulary, int64_t ignored) {
-  if (!targets.is_cpu()) return;  // asking would stop the host
-  const at::Tensor wrong = (targets < 0).logical_or(targets >= vocabulary).logical_and(targets != ignored);
-  require(!wrong.any().item<bool>(), ErrorKind::Usage, "cross_entropy",
-          "a target is outside the vocabulary of " + std::to_string(vocabulary) + " and not " +
-              std::to_string(ignored));
-}
-
 struct LossGradient : torch::autograd::Node {
   Softmax softmax;
   double smoothing = 0;
@@ -58,9 +50,17 @@ at::Tensor reduced(const at::Tensor& losses, const at::Tensor& counted, int64_t 
 
 }  // namespace
 
+void check_targets(const at::Tensor& targets, int64_t vocabulary, int64_t ignored) {
+  if (!targets.is_cpu()) return;  // asking would stop the host
+  const at::Tensor wrong = (targets < 0).logical_or(targets >= vocabulary).logical_and(targets != ignored);
+  require(!wrong.any().item<bool>(), ErrorKind::Usage, "cross_entropy",
+          "a target is outside the vocabulary of " + std::to_string(vocabulary) + " and not " +
+              std::to_string(ignored));
+}
+
 at::Tensor vocabulary_loss(const at::Tensor& local, const Cut& cut, const at::Tensor& targets,
                            const VocabularyLossOptions& options, TensorAxis& axis) {
-  const int64_t vocabulary = cut.global_size(), begin = part_begin(vocabulary, axis.place());
+  const int64_t vocabulary = cut.global_size(), begin = part_begin(cut.blocks.front(), axis.place());
   check_targets(targets, vocabulary, options.ignore_index);
   const at::ScalarType type = local.scalar_type(), wide = type == at::kDouble ? at::kDouble : at::kFloat;
   Softmax s;

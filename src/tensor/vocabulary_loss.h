@@ -15,6 +15,9 @@ struct VocabularyLossOptions {
   double label_smoothing = 0;  // spread evenly over the whole vocabulary
 };
 
+/// Throws Usage on CPU for a target outside the vocabulary that is not ignored.
+void check_targets(const at::Tensor& targets, int64_t vocabulary, int64_t ignored);
+
 /// at::cross_entropy_loss() of logits [rows, vocabulary], of which `local` is this rank's part by `cut` (one
 /// block, dim 1), and targets [rows] int64. In fp32 (fp64 of fp64), given in the logits' dtype. The same on
 /// all ranks. First-order gradients only. Throws Usage on CPU for a target outside the vocabulary that is not
