@@ -118,7 +118,9 @@ TEST(ConfigBatch, RanksThatShareLayersHaveTheSameSamples) {
   }
   EXPECT_EQ(parse_config(R"({"tensor_parallel": {"autotp_size": 0}})").parallel.tensor, 1);
   const Config neuron = parse_config(
-      R"({"tensor_parallel_size": 2, "disable_sequence_parallel": true, "disable_embedding_parallelization": true})");
+      R"({"tensor_parallel_size": 2, "disable_sequence_parallel": true, "disable_embedding_parallelization": true,
+          "pipeline_parallel_size": 4})");
+  EXPECT_EQ(neuron.parallel.pipeline, 4);
   EXPECT_FALSE(neuron.parallel.sequence);
   EXPECT_FALSE(neuron.parallel.vocabulary);
 }

@@ -110,6 +110,8 @@ Rows tensor_parallel_rows() {
                        off("tp_overlap_comm", {false}, "sums are waited for")}),
       shorthand("tensor_parallel_size", ZERO_AT(parallel.tensor), count(1), "parallel.tensor",
                 "optimum-neuron's name of parallel.tensor"),
+      shorthand("pipeline_parallel_size", ZERO_AT(parallel.pipeline), count(1), "parallel.pipeline",
+                "optimum-neuron's name of parallel.pipeline"),
       shorthand("disable_sequence_parallel", ZERO_AT(parallel.sequence), disabled(), "parallel.sequence",
                 "optimum-neuron's: not parallel.sequence"),
       shorthand("disable_embedding_parallelization", ZERO_AT(parallel.vocabulary), disabled(),
