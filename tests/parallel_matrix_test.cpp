@@ -76,6 +76,8 @@ struct Case {
   bool sequence = false;
   int micro_batches = 1;
   bool bf16 = false;
+  // Norms and the embedding (of Llama, the head) fp32 beside bf16, or LibTorch's autocast to bf16.
+  enum class Types { One, SomeFp32, Autocast } types = Types::One;
 
   int ranks() const { return dp * tp * pp; }
   // Roundings of bf16 grow with every step.
@@ -86,7 +88,10 @@ std::string name_of(const Case& one) {
   return one.model + ", d" + std::to_string(one.dp) + " t" + std::to_string(one.tp) + " p" +
          std::to_string(one.pp) + ", stage " + std::to_string(one.stage) + ", " + one.schedule +
          (one.sequence ? ", sequence" : "") + ", " + std::to_string(one.micro_batches) + " micro-batches" +
-         (one.bf16 ? ", bf16" : "");
+         (one.bf16 ? ", bf16" : "") +
+         (one.types == Case::Types::SomeFp32   ? ", some fp32"
+          : one.types == Case::Types::Autocast ? ", autocast"
+                                               : "");
 }
 
 RankOptions mesh_of(const Case& one) {
@@ -122,7 +127,11 @@ struct Trained {
     parallel = zero::parallelize(*model, zero::tensor_parallel_plan(*model, shape, one.tp), mesh,
                                  {.sequence = one.sequence});
     zero::EngineOptions options{.stage = one.stage, .gradient_clipping = 0.5};
-    if (one.bf16) options.dtype = torch::kBFloat16;
+    if (one.bf16 && one.types != Case::Types::Autocast) options.dtype = torch::kBFloat16;
+    if (one.types == Case::Types::SomeFp32)
+      options.fp32_parameters = {"*norm*", one.model == "gpt2" ? "wte.*" : "*lm_head*"};
+    if (one.model == "gpt2" && one.types == Case::Types::SomeFp32) options.fp32_parameters[0] = "*ln_*";
+    if (one.types == Case::Types::Autocast) options.autocast = torch::kBFloat16;
     parallel.add_to(options);
     const int chunks = one.schedule == "interleaved" || one.schedule == "zb-v" ? 2 : 1;
     const std::vector<int64_t> blocks =
@@ -207,7 +216,8 @@ const Values& course_alone(const Case& one) {
                    .pp = 1,
                    .stage = 0,
                    .micro_batches = one.micro_batches,
-                   .bf16 = one.bf16};
+                   .bf16 = one.bf16,
+                   .types = one.types};
   const auto [found, is_new] = courses.try_emplace(name_of(alone));
   if (is_new) found->second = course_of(alone);
   return found->second;
@@ -246,6 +256,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"llama", 2, 4, 1, 3, "1f1b", true, 4}, Case{"gpt2", 4, 1, 2, 3, "zb-h1", false, 4},
         // Types, and what is dropped.
         Case{"gpt2", 2, 2, 2, 3, "1f1b", true, 4, true}, Case{"llama", 1, 2, 2, 1, "zb-v", false, 4, true},
+        Case{"gpt2", 1, 2, 2, 3, "1f1b", true, 4, true, Case::Types::SomeFp32},
+        Case{"llama", 1, 2, 1, 1, "1f1b", false, 4, true, Case::Types::SomeFp32},
+        Case{"gpt2", 1, 2, 2, 2, "zb-h1", false, 4, true, Case::Types::Autocast},
+        Case{"llama", 1, 2, 1, 3, "1f1b", true, 4, true, Case::Types::Autocast},
+        // Three ranks share four heads.
+        Case{"gpt2", 1, 3, 2, 3, "1f1b", true, 4}, Case{"llama", 1, 3, 1, 1, "1f1b", false, 1},
         Case{"gpt2 that drops", 1, 2, 2, 3, "zb-h1", true, 4},
         Case{"gpt2 that drops", 1, 2, 4, 2, "interleaved", false, 4}),
     [](const auto& info) {
@@ -261,7 +277,9 @@ TEST_P(ParallelMatrix, IsOneProcess) {
 TEST(ParallelMatrix, PipelinesAloneHaveItsBits) {
   for (const Case& one :
        {Case{"gpt2", 1, 1, 4, 3, "zb-v", false, 4}, Case{"llama", 1, 1, 2, 1, "zb-h1", false, 4},
-        Case{"neox", 1, 1, 3, 2, "interleaved", false, 1}}) {
+        Case{"neox", 1, 1, 3, 2, "interleaved", false, 1},
+        Case{"gpt2", 1, 1, 2, 3, "1f1b", false, 4, true, Case::Types::SomeFp32},
+        Case{"llama", 1, 1, 2, 1, "zb-h1", false, 4, true, Case::Types::Autocast}}) {
     Values found = course_of(one), expected = course_alone(one);
     const auto norms = [](Values& values) {
       return tensor_from_bytes(values.extract("norms").mapped(), at::kDouble);

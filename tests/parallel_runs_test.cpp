@@ -100,6 +100,63 @@ TEST(ParallelRuns, TakeAdaptersAndScaledLosses) {
   }
 }
 
+// Blocks that are repeated in backward, along both axes: what they send comes again in one order.
+TEST(ParallelRuns, RecomputationHasTheBitsOfARunWithoutIt) {
+  const SmallRun small;
+  struct Way {
+    std::string name, schedule;
+    Settings settings;
+  };
+  for (const int stage : {1, 3})
+    for (const bool sequence : {false, true}) {
+      const auto run = [&](const Way& way) {
+        const Settings zero{"zero_optimization.stage=" + std::to_string(stage)};
+        const Settings mesh = mesh_settings(2, 2, way.schedule, sequence);
+        train_on_mesh(4, small.config(4, with(with(with(kRun, zero), mesh), way.settings), way.name));
+        return testing::course_of(small.path() / way.name);
+      };
+      const std::string kind = std::to_string(stage) + (sequence ? "s" : "");
+      const std::string all = "activation_checkpointing.recompute=all";
+      // Norms begin with each rank's stages, which another schedule may give to other ranks.
+      for (const Way& way :
+           {Way{"all", "1f1b", {all}}, Way{"second", "zb-h1", {"activation_checkpointing.recompute=2"}},
+            Way{"parts", "interleaved", {all, "activation_checkpointing.partition_activations=true"}}}) {
+        const auto expected = run({"kept " + way.schedule + kind, way.schedule, {}});
+        ASSERT_GE(expected.size(), 6);
+        EXPECT_EQ(run({way.name + kind, way.schedule, way.settings}), expected) << way.name << kind;
+      }
+    }
+}
+
+// Casts by parameter and by operator, above what ranks cut and send.
+TEST(ParallelRuns, CastAsOneRankDoes) {
+  const SmallRun small;
+  const std::map<std::string, Settings> kinds{
+      {"some fp32", {R"(bf16={"enabled":true})", R"(precision.fp32=["*ln_*","wte.*"])"}},
+      {"autocast", {R"(torch_autocast={"enabled":true})"}}};
+  for (const auto& [kind, settings] : kinds) {
+    const Settings run = with(kRun, settings);
+    train_on_mesh(1, small.config(1, run, kind + " alone"));
+    const std::vector<double> expected = losses_of(small.path() / (kind + " alone"));
+    const std::map<std::string, std::pair<int, Settings>> meshes{
+        {"tensor", {2, mesh_settings(2, 1, "1f1b")}},
+        {"pipeline", {2, mesh_settings(1, 2, "zb-h1")}},
+        {"both, recomputed",
+         {4, with(mesh_settings(2, 2, "1f1b", true), {"activation_checkpointing.recompute=all"})}}};
+    for (const auto& [mesh, how] : meshes) {
+      const std::string name = kind + " " + mesh;
+      train_on_mesh(how.first, small.config(how.first, with(run, how.second), name));
+      const std::vector<double> losses = losses_of(small.path() / name);
+      ASSERT_EQ(losses.size(), expected.size()) << name;
+      for (size_t step = 0; step < losses.size(); ++step)
+        EXPECT_NEAR(losses[step], expected[step], 1e-2) << name << " step " << step;
+      if (mesh == "pipeline") {
+        EXPECT_EQ(losses, expected) << name;
+      }
+    }
+  }
+}
+
 TEST(ParallelRuns, GoOnOnAnyOtherMesh) {
   const SmallRun small;
   const Settings saves = with(kRun, {"checkpoint.interval_steps=1", "checkpoint.keep_last=0"});

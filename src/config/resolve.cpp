@@ -79,8 +79,6 @@ void check_pipeline(const Config& c) {
             std::string(key) + ": not with parallel.pipeline " + to_string(c.parallel.pipeline) + " yet",
             remedy);
   };
-  refuse(!c.precision.fp32_parameters.empty(), "precision.fp32", "train all parameters in one type");
-  refuse(c.precision.autocast, "torch_autocast.enabled", "train in bf16 (bf16.enabled)");
   refuse(c.offload.is_auto(), "offload", "say where each kind of state is");
   // What is free would have to be shared by micro-batches under way.
   require(
@@ -103,11 +101,6 @@ void check_ranks(const Config& c, int ranks) {
       c.parallel.tensor > 1 || !c.parallel.sequence, ErrorKind::Config, c.place("parallel.sequence"),
       "parallel.sequence: the sequence is cut over the ranks that share a layer, and parallel.tensor is 1",
       "set parallel.tensor, or remove the key");
-  const bool mixes = c.precision.autocast || !c.precision.fp32_parameters.empty();
-  require(c.parallel.tensor == 1 || !mixes, ErrorKind::Unsupported, c.place("parallel.tensor"),
-          "parallel.tensor: expected 1, got " + to_string(c.parallel.tensor) +
-              ", with precision.fp32 or torch_autocast",
-          "remove one of the two");
   require(ranks % c.parallel.pipeline == 0, ErrorKind::Config, c.place("parallel.pipeline"),
           "parallel.pipeline: expected a divisor of the " + to_string(ranks) + " ranks, got " +
               to_string(c.parallel.pipeline));

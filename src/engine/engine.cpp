@@ -63,10 +63,6 @@ void refuse_fp16_training(const ModuleSpec& module, std::optional<DtypeOption> d
 }
 
 ModelParameters checked(ModelParameters parameters, const EngineOptions& options) {
-  require(!options.around_forward || (!options.autocast && options.fp32_parameters.empty()),
-          ErrorKind::Unsupported, "EngineOptions",
-          "fp32_parameters and autocast cast what layers cut over ranks compute",
-          "use tensor parallelism with one compute type");
   if (options.loss_scaling)
     validate(*options.loss_scaling);
   else

@@ -1,10 +1,12 @@
 #include "engine/engine_access.h"
 
+#include <optional>
 #include <utility>
 
 #include "autograd/tied_gradients.h"
 #include "compute/memory_purpose.h"
 #include "operators/cpu_operators.h"
+#include "seam/wide_operators.h"
 #include "zero/error.h"
 
 namespace zero::detail {
@@ -73,6 +75,8 @@ void EngineAccess::accumulate(Engine& engine, const std::vector<at::Tensor>& out
     if (state.model.options.row_gradients) prepare_tied_gradients(outputs);
     if (state.model.plan.cpu_operators) prepare_cpu_operators(outputs);
     const InterceptOperators intercept(nullptr, cpu_operators(state.model.plan.cpu_operators));
+    std::optional<WideOperators> wide;
+    if (!state.model.options.fp32_parameters.empty()) wide.emplace(/*always=*/false);
     state.in_backward = true;
     backward();
     state.in_backward = false;

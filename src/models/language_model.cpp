@@ -1,6 +1,7 @@
 #include "zero/language_model.h"
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -33,6 +34,12 @@ std::string sizes_of(const torch::Tensor& t) {
 void seed_part(std::optional<uint64_t> seed, int64_t part) {
   if (!seed) return;
   at::manual_seed(generator_seed(mix_bits(*seed + (static_cast<uint64_t>(part) + 1) * kGoldenGamma)));
+}
+
+// An fp32 head of a narrower model makes fp32 logits.
+torch::Tensor for_head(const torch::Tensor& x, const torch::Tensor& head) {
+  const bool is_autocast = at::autocast::is_autocast_enabled(x.device().type());
+  return head.scalar_type() == torch::kFloat && !is_autocast ? x.to(torch::kFloat) : x;
 }
 
 }  // namespace
@@ -111,7 +118,8 @@ torch::Tensor LanguageModel::last_part_loss(const torch::Tensor& x, const torch:
   if (x.is_cpu()) require_targets(targets);
   // Ranks that hold parts of the vocabulary, or of the positions, make the logits of theirs.
   if (is_tensor_parallel(x) || is_tensor_parallel(head_weight()))
-    return torch::cross_entropy_loss(last_part(x).flatten(0, 1), targets.reshape({-1}));
+    return torch::cross_entropy_loss(
+        torch::linear(for_head(leave(x), head_weight()), head_weight()).flatten(0, 1), targets.reshape({-1}));
   return detail::head_loss(leave(x).flatten(0, 1), head_weight(), targets.reshape({-1}));
 }
 

@@ -8,6 +8,7 @@
 #include "pipeline/schedules.h"
 #include "pipeline/timeline.h"
 #include "plan/config_options.h"
+#include "plan/fp32_patterns.h"
 #include "plan/mesh_places.h"
 #include "plan/model_parts.h"
 #include "plan/moved_json.h"
@@ -140,7 +141,9 @@ PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, const 
     one.product_flops -= one.score_flops;
     ModuleSpec own = part;
     if (stages > 1) keep_parameters(own, held);
-    one.plan = make_plan(own, options, places, bytes_of_rule(config.optimizer.rule));
+    EngineOptions its_options = options;
+    its_options.fp32_parameters = fp32_patterns_of_part(options.fp32_parameters, part, own);
+    one.plan = make_plan(own, its_options, places, bytes_of_rule(config.optimizer.rule));
     for (const UnitLayout& unit : one.plan.units) one.parameters += unit.numel;
     one.kept_micro_batches = timeline.peak_kept[rank];
     one.activations = activations_of(config, *options.dtype, one.blocks, one.kept_micro_batches,

@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/FunctionRef.h>
 
 namespace zero::detail {
 
@@ -18,7 +19,26 @@ using AboveAutograd = void (*)(const c10::OperatorHandle& op, c10::DispatchKeySe
 /// Whom operators come to where no taker is current; for the life of the process, one for all threads.
 void set_above_autograd(AboveAutograd handler);
 
-/// What happens to an operator that nobody takes: the handler's work, or LibTorch's.
+/// Computes operators of its threads in another type before anybody else sees them; must leave the results on
+/// the stack. `run` is what happens otherwise. One for the life of the process.
+using CastAboveAutograd = void (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack,
+                                   c10::function_ref<void()> run);
+void set_cast_above_autograd(CastAboveAutograd cast);
+
+/// While it lives, operators of this thread that nobody takes come to the cast.
+class CastOperators {
+ public:
+  CastOperators();
+  ~CastOperators();
+  CastOperators(const CastOperators&) = delete;
+  CastOperators& operator=(const CastOperators&) = delete;
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard include_;
+  bool previous_;
+};
+
+/// What happens to an operator that nobody takes: the cast's work, the handler's, or LibTorch's.
 void pass_on_above_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                             torch::jit::Stack* stack);
 

@@ -1,7 +1,6 @@
 #include "seam/wide_operators.h"
 
 #include <c10/core/GradMode.h>
-#include <torch/library.h>
 
 #include <optional>
 #include <utility>
@@ -85,12 +84,7 @@ bool is_cast(const c10::OperatorHandle& op) {
   return name == "aten::to" || name == "aten::_to_copy" || name == "aten::copy_" || name == "aten::float";
 }
 
-void wide_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard exclude(c10::DispatchKeySet(c10::DispatchKey::DeferredInit));
-  const auto run = [&] {
-    op.redispatchBoxed(
-        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::DeferredInit), stack);
-  };
+void compute_wide(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::function_ref<void()> run) {
   if (!always_of_thread && !c10::GradMode::is_enabled()) return run();
   const Found found = look_at(op, *stack);
   if (!found.wide || (found.already && !found.narrow) || is_cast(op)) return run();
@@ -104,20 +98,10 @@ void wide_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   if (kind == OperatorKind::Reads) cast_results(op, *stack, *found.wide);
 }
 
-void register_wide_fallback() {
-  static torch::Library library(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__,
-                                __LINE__);
-  static bool once = [] {
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&wide_fallback>());
-    return true;
-  }();
-  (void)once;
-}
-
 }  // namespace
 
 WideOperators::WideOperators(bool always)
-    : include_((register_wide_fallback(), c10::DispatchKey::DeferredInit)),
+    : cast_((set_cast_above_autograd(&compute_wide), CastOperators())),
       previous_always_(std::exchange(always_of_thread, always)) {}
 
 WideOperators::~WideOperators() { always_of_thread = previous_always_; }

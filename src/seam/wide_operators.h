@@ -1,7 +1,7 @@
 #pragma once
 // Parameters that are fp32 in a model of a narrower type, and operators that read them, for any model. A
-// boxed fallback on the other key that is reserved for out-of-core libraries (DeferredInit), which lies above
-// autograd and autocast: casts are seen by both, so gradients arrive in the type of what was cast.
+// cast above autograd (above_autograd.h) and autocast: casts are seen by both, so gradients arrive in the
+// type of what was cast; and above layers that are cut over ranks, which compute of what was cast.
 //
 // An operator that has views of a wide storage (one whose tag says StorageTag::narrow) among its arguments,
 // is no view itself, and
@@ -11,7 +11,7 @@
 // Composites (linear, layer_norm) are one operator here, with no rounding in between. In a backward only what
 // is recomputed for it counts: gradients stay as wide as they are.
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include "seam/above_autograd.h"
 
 namespace zero::detail {
 
@@ -25,7 +25,7 @@ class WideOperators {
   WideOperators& operator=(const WideOperators&) = delete;
 
  private:
-  c10::impl::IncludeDispatchKeyGuard include_;
+  CastOperators cast_;
   bool previous_always_;
 };
 

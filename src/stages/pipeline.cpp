@@ -16,6 +16,8 @@
 #include "engine/engine_access.h"
 #include "mesh/rank_places.h"
 #include "pipeline/schedules.h"
+#include "plan/fp32_patterns.h"
+#include "sharding/model_parameters.h"
 #include "stages/held_tensor.h"
 #include "stages/places.h"
 #include "stages/same_values.h"
@@ -147,6 +149,9 @@ Pipeline::State::State(torch::nn::Module& module, std::vector<PipelineStage> the
   detail::StageParameters parameters = detail::parameters_of_stages(
       module, stages, shape, group.rank(), replicated_axes(mesh), engine_options.parts);
   engine_options.parts = std::move(parameters.parts);
+  if (!engine_options.fp32_parameters.empty())
+    engine_options.fp32_parameters = fp32_patterns_of_part(
+        engine_options.fp32_parameters, detail::parameters_of(module).spec, parameters.held.spec);
   engine_options.accumulation_steps = options.micro_batches;
   engine_options.reduce_once = true;
   engine = EngineAccess::make(std::move(parameters.held), optimizer, engine_options, mesh);
@@ -313,6 +318,10 @@ Pipeline::Pipeline(torch::nn::Module& module, std::vector<PipelineStage> stages,
 Pipeline::Pipeline(torch::nn::Module& module, const WholeForward& forward, const PipelineUnits& units,
                    const OptimizerSpec& optimizer, EngineOptions options, const PipelineOptions& pipeline,
                    const Mesh& mesh) {
+  // Shapes of other stages' operators do not know of casts.
+  require(!options.autocast && options.fp32_parameters.empty(), ErrorKind::Unsupported, "pipeline",
+          "fp32_parameters and autocast cast what an unmodified forward computes",
+          "give the stages as functions, or train in one type");
   const Group group = group_along_pipeline(mesh);
   const int count = checked_table(pipeline, group.size()).shape.stages();
   auto suspended = detail::suspended_forward(module, forward, units, count, options, mesh);

@@ -1,6 +1,7 @@
 // Matrix products: by columns each rank makes its part of the result, by rows a partial sum (Shoeybi et al.
 // 2019, arXiv 1909.08053, section 3).
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 
@@ -30,7 +31,8 @@ Value inner_product(const Call& call, const Value& a, const Value& b) {
 Value batch_product(const Call& call, const Value& a, const Value& b) {
   const int64_t from_back = a.cut ? a.cut.dim - a.tensor.dim() : b.cut.dim - b.tensor.dim();
   const Cut& like = a.cut ? a.cut : b.cut;
-  if (a.cut && b.cut && (b.cut.dim - b.tensor.dim() != from_back || !b.cut.same_blocks(a.cut, call.place().ranks)))
+  if (a.cut && b.cut &&
+      (b.cut.dim - b.tensor.dim() != from_back || !b.cut.same_blocks(a.cut, call.place().ranks)))
     call.no_rule(a.cut, "it pairs other batches with");
   const auto side = [&](const Value& value) {
     const int64_t dim = value.tensor.dim() + from_back;
@@ -66,8 +68,10 @@ Value product(const Call& call, const Value& a, const Value& b) {
 Value with_bias(const Call& call, const Value& y, const Value& bias) {
   if (!bias.tensor.defined()) return y;
   at::Tensor b = bias.tensor;
+  // As autocast casts what a linear layer reads.
+  if (at::autocast::is_autocast_enabled(b.device().type())) b = b.to(y.tensor.scalar_type());
   const bool is_column = y.cut && y.cut.dim == y.tensor.dim() - 1;
-  if (!is_column && bias.cut) b = call.gathered(bias, /*for_parts=*/false);
+  if (!is_column && bias.cut) b = call.gathered({b, bias.cut, bias.axis}, /*for_parts=*/false);
   if (is_column && bias.cut && !bias.cut.same_blocks(y.cut, call.place().ranks))
     call.no_rule(bias.cut, "its bias is cut otherwise:");
   if (is_column && !bias.cut)

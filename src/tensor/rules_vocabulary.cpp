@@ -1,5 +1,6 @@
 // Embeddings and losses over a vocabulary that is cut.
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 
@@ -30,6 +31,9 @@ void cross_entropy(Call& call) {
   Value logits = call.value(0), targets = call.value(1);
   const Cut cut = logits.cut ? logits.cut : targets.cut;
   if (call.value(2).tensor.defined()) call.no_rule(cut, "with weights of classes it reads");
+  // Losses are autocast's in fp32.
+  if (logits.cut && at::autocast::is_autocast_enabled(logits.tensor.device().type()))
+    logits.tensor = logits.tensor.to(at::kFloat);
   if (logits.cut && logits.cut.dim == 1 && logits.cut.blocks.size() == 1 && logits.tensor.dim() == 2 &&
       !targets.cut && targets.tensor.dim() == 1 && targets.tensor.scalar_type() == at::kLong)
     return call.finish_with(vocabulary_loss(logits.tensor, logits.cut, targets.tensor,
