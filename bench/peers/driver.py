@@ -1,6 +1,7 @@
 """What the peers' drivers share: command line, ranks, timed steps, one line of JSON with the fields of `zero bench step --json`.
 
-A driver calls main(peer, modes, build); build(arguments, model) gives step(micro_batches) -> this rank's mean loss.
+A driver calls main(peer, modes, build); build(arguments, model) gives step(micro_batches) -> this rank's mean loss. Ranks that
+share layers or a pipeline, (pp, dp, tp) slowest first, get the same micro-batches; of a pipeline's the last stage's loss counts.
 """
 import argparse
 import json
@@ -23,11 +24,16 @@ def parse(peer, modes):
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--grad-accum", type=int, default=1)
+    parser.add_argument("--tensor", type=int, default=1, help="ranks that share layers")
+    parser.add_argument("--pipeline", type=int, default=1, help="ranks of a pipeline")
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: a device a rank, by NCCL")
     parser.add_argument("--compile", action="store_true", help="torch.compile of every block")
     arguments = parser.parse_args()
     arguments.threads = arguments.threads or max(1, len(os.sched_getaffinity(0)) // arguments.ranks)
+    if arguments.ranks % (arguments.tensor * arguments.pipeline):
+        parser.error(f"{arguments.ranks} ranks are no multiple of those that --tensor and --pipeline ask for")
+    arguments.data_ranks = arguments.ranks // (arguments.tensor * arguments.pipeline)
     return arguments
 
 
@@ -73,7 +79,7 @@ def run_rank(rank, arguments, peer, build, port, out):
         if on_cuda:
             torch.cuda.synchronize()
 
-    generator = torch.Generator().manual_seed(arguments.seed + 1 + rank)
+    generator = torch.Generator().manual_seed(arguments.seed + 1 + rank // arguments.tensor % arguments.data_ranks)
     shape = (arguments.batch, arguments.seq + 1)
     seconds, losses, pss_mib, first_step_at = [], [], 0.0, 0.0
     for index in range(arguments.steps):
@@ -88,7 +94,7 @@ def run_rank(rank, arguments, peer, build, port, out):
         all_done()
         seconds.append(time.perf_counter() - start)
         dist.all_reduce(loss)
-        losses.append(float(loss) / arguments.ranks)
+        losses.append(float(loss) / (arguments.data_ranks * arguments.tensor))
         pss_mib = max(pss_mib, mebibytes("/proc/self/smaps_rollup", "Pss:"))
     shared_mib = mebibytes("/proc/self/smaps_rollup", "Rss:") - mebibytes("/proc/self/smaps_rollup", "Pss:")
     cpu, busy, wall = time.process_time() - cpu, busy_s() - busy, time.perf_counter() - began
@@ -97,11 +103,12 @@ def run_rank(rank, arguments, peer, build, port, out):
     if rank == 0:
         timed = seconds[arguments.warmup:]
         step_s = statistics.median(timed)
-        tokens = arguments.ranks * arguments.batch * arguments.seq * arguments.grad_accum
+        tokens = arguments.data_ranks * arguments.batch * arguments.seq * arguments.grad_accum
         record = {
             "peer": peer, "mode": arguments.mode, "model": arguments.model, "params": parameters,
             "ranks": arguments.ranks, "threads": arguments.threads, "batch": arguments.batch, "seq": arguments.seq,
-            "dtype": arguments.dtype, "ckpt": 0, "grad_accum": arguments.grad_accum, "steps": arguments.steps,
+            "dtype": arguments.dtype, "ckpt": 0, "grad_accum": arguments.grad_accum,
+            "tensor": arguments.tensor, "pipeline": arguments.pipeline, "steps": arguments.steps,
             "step_s": round(step_s, 4), "step_s_min": round(min(timed), 4), "tokens_per_s": round(tokens / step_s, 1),
             "peak_rss_mib": [round(f[0]) for f in figures], "pss_mib": [round(f[1]) for f in figures],
             "peak_pss_mib": [round(f[0] - f[4]) for f in figures],

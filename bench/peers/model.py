@@ -23,11 +23,11 @@ class Block(nn.Module):
         self.fc_out = nn.Linear(4 * width, width)
 
     def forward(self, x):
-        batch, sequence, width = x.shape
-        parts = self.qkv(self.ln_1(x)).split(width, dim=2)
+        batch, sequence, _ = x.shape
+        parts = self.qkv(self.ln_1(x)).chunk(3, dim=2)
         q, k, v = (p.view(batch, sequence, self.heads, -1).transpose(1, 2) for p in parts)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, sequence, width))
+        x = x + self.proj(y.transpose(1, 2).reshape(batch, sequence, -1))
         return x + self.fc_out(F.gelu(self.fc_in(self.ln_2(x)), approximate="tanh"))
 
 
@@ -46,8 +46,11 @@ class Gpt2(nn.Module):
                 writes_residual = key.endswith(("proj.weight", "fc_out.weight"))
                 nn.init.normal_(parameter, std=0.02 * ((2 * layers) ** -0.5 if writes_residual else 1.0))
 
+    def embed(self, tokens):
+        return self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+
     def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)

@@ -18,6 +18,7 @@
 
 #include "bench_device.h"
 #include "bench_disk.h"
+#include "bench_options.h"
 #include "bench_steps.h"
 #include "device.h"
 #include "median.h"
@@ -261,7 +262,14 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
                          {"ckpt", arguments.recompute == "all" ? 1 : 0},
                          {"recompute", arguments.recompute},
                          {"grad_accum", arguments.accumulation},
+                         {"tensor", arguments.tensor},
+                         {"sequence", arguments.cuts_sequence},
+                         {"pipeline", arguments.pipeline},
                          {"steps", arguments.steps}};
+  if (arguments.pipeline > 1) {
+    record["schedule"] = arguments.schedule;
+    record["stage_blocks"] = bench_stage_blocks(step.model().shape, arguments);
+  }
   put_seconds(record, "step_s", timings.seconds[0], arguments.warmup);
   record["tokens_per_s"] = rounded(tokens / record["step_s"].get<double>(), 1);
   record["peak_rss_mib"] = peaks;
@@ -283,7 +291,8 @@ void report(const BenchArguments& arguments, const Mesh& mesh,
     put_seconds(record, field_of(arguments.beside[i]), timings.seconds[1 + i], arguments.warmup);
   }
   if (const Engine* const engine = step.engine()) {
-    record["plan_mib"] = std::llround(mebibytes_of(planned_bytes(engine->plan(), step.model(), arguments)));
+    if (arguments.pipeline == 1)  // of a rank without stages
+      record["plan_mib"] = std::llround(mebibytes_of(planned_bytes(engine->plan(), step.model(), arguments)));
     record["waited_s"] = rounded(engine->stats().waited_s / arguments.steps, 4);  // a step, rank 0
     if (!step.placement().empty()) {
       record["memory_budget_mib"] = rounded(mebibytes_of(arguments.budget_bytes), 1);
@@ -329,6 +338,7 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job, ToolDevic
   MeshOptions options;
   options.transport = arguments.backend;
   options.communication = arguments.communication == "fast" ? Communication::fast : Communication::exact;
+  options.axes = {{"pp", arguments.pipeline}, {"dp", -1}, {"tp", arguments.tensor}};
   if (!arguments.trace.empty()) options.trace = std::make_shared<Trace>();
   device.open(options, /*trace=*/true);
   const Mesh mesh = Mesh::join(job, options);
@@ -354,7 +364,6 @@ int bench_here(const BenchArguments& arguments, const Rendezvous& job, ToolDevic
 
 int run_bench(int argc, char** argv) {
   BenchArguments arguments;
-  arguments.operators = CpuOperators::exist() ? kOurs : kOnLibTorch;
   CLI::App app(
       "zero bench step|device [OPTIONS]\n"
       "step trains a GPT-2 on random tokens and times whole steps: forward, backward, clipping, AdamW. Every "
@@ -367,106 +376,10 @@ int run_bench(int argc, char** argv) {
   DeviceArguments device_arguments;
   const CLI::App* const measures = add_bench_device(app, device_arguments);
   app.require_subcommand(1);
-  step->add_option("--model", arguments.model, "tiny or a name of the configuration's model.size")
-      ->capture_default_str();
-  step->add_option("--stage", arguments.stage, "ZeRO stage")
-      ->check(CLI::Range(0, kStages - 1))
-      ->capture_default_str();
-  step->add_option("-n,--ranks", arguments.ranks, "ranks on this host")
-      ->check(at_least_one())
-      ->capture_default_str();
-  step->add_option("--threads", arguments.threads, "compute threads of a rank [cores / ranks]")
-      ->check(at_least_one());
-  step->add_option("--batch", arguments.batch, "sequences in a micro-batch")
-      ->check(at_least_one())
-      ->capture_default_str();
-  step->add_option("--seq", arguments.sequence, "tokens in a sequence")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  step->add_option("--steps", arguments.steps, "steps, the warm-up among them")
-      ->check(at_least_one())
-      ->capture_default_str();
-  step->add_option("--warmup", arguments.warmup, "steps that are not timed")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  step->add_option("--grad-accum", arguments.accumulation, "micro-batches per step")
-      ->check(at_least_one())
-      ->capture_default_str();
-  step->add_option("--dtype", arguments.dtype, "of parameters and computation")
-      ->check(CLI::IsMember({"bf16", "fp32"}))
-      ->capture_default_str();
-  step->add_option("--backend", arguments.backend, "auto, shm, gloo or nccl")->capture_default_str();
-  step->add_option("--communication", arguments.communication, "how gradients are summed: fast is NCCL's")
-      ->check(CLI::IsMember({"exact", "fast"}))
-      ->capture_default_str();
-  step->add_option("--bucket", arguments.bucket_numel, "elements of a gradient bucket")
-      ->check(at_least_one());
-  step->add_option("--seed", arguments.seed, "of weights and tokens")->capture_default_str();
-  step->add_flag("--plain", arguments.plain, "GPT-2 from torch::nn modules instead of ours");
-  step->add_option("--operators", arguments.operators,
-                   "whose operators the engine computes with: ours, or libtorch's own")
-      ->check(CLI::IsMember({kOurs, kOnLibTorch}))
-      ->capture_default_str();
-  step->add_flag("--alone", arguments.alone, "forward and backward only: no engine, gradients thrown away");
-  step->add_option(
-          "--beside", arguments.beside,
-          "after every step, time another one in turn: alone (forward and backward only), libtorch (the same "
-          "stage on LibTorch's operators), memory (the same stage with all states in memory), kept (with "
-          "nothing recomputed) or a stage; more memory, but one run")
-      ->delimiter(',')
-      ->check(CLI::IsMember({kAlone, kOnLibTorch, kInMemory, kKeepingAll, "0", "1", "2", "3"}))
-      ->excludes("--alone");
-  step->add_option("--offload", arguments.offload,
-                   "where states are while nobody uses them; disk on CPU: gradients too, and parameters at "
-                   "stage 3")
-      ->check(CLI::IsMember({"none", "host", "disk"}))
-      ->excludes("--alone")
-      ->capture_default_str();
-  step->add_option("--offload-parts", arguments.offload_parts,
-                   "of them: parameters, gradients, states (masters and the optimizer's)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({kParameterPart, kGradientPart, kStatePart}));
-  step->add_option("--path", arguments.disk_path, "directory on a disk, for --offload disk")
-      ->default_val(".")
-      ->capture_default_str();
-  step->add_option("--memory", arguments.budget_bytes,
-                   "of a rank at its peak, by the plan: states that do not fit go to the disk of --path")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->check(CLI::PositiveNumber)
-      ->excludes("--alone")
-      ->excludes("--offload");
-  step->add_option("--buffers", arguments.disk_buffers, "pieces of states on disk in memory at a time")
-      ->check(CLI::Range(2, 1024));
-  step->add_option("--step-in-backward", arguments.ahead,
-                   "whether units on disk are updated while backward goes on; auto: where nothing is clipped")
-      ->check(CLI::IsMember({"auto", "on", "in_place", "off"}))
-      ->capture_default_str();
-  step->add_option("--clipping", arguments.clipping, "norm at which gradients are clipped; 0: not at all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  step->add_option("--recompute", arguments.recompute,
-                   "blocks that are computed again in backward; auto: as few as --recompute-memory allows")
-      ->check(CLI::IsMember({"none", "all", "auto"}))
-      ->capture_default_str();
-  step->add_option("--recompute-memory", arguments.memory_bytes, "bytes that the blocks of a rank may keep")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  step->add_flag("--private", arguments.private_parameters, "ranks keep gathered parameters of their own");
-  step->add_flag("--bind", arguments.bind, "keep each rank on its part of the cores");
-  step->add_flag("--malloc", arguments.plain_allocator, "the C library's allocator instead of ours");
-  step->add_option("--trace", arguments.trace, "write a timeline of all ranks to this file");
-  step->add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
-  step->add_flag("--json", arguments.json, "one line of JSON");
+  add_bench_options(*step, arguments);
   if (!parse(app, argc, argv)) return 0;
   if (measures->parsed()) return bench_device(device_arguments, argc, argv);
-  require(arguments.warmup < arguments.steps, ErrorKind::Config, "--warmup",
-          "expected fewer than the " + std::to_string(arguments.steps) + " steps");
-  require(std::set(arguments.beside.begin(), arguments.beside.end()).size() == arguments.beside.size(),
-          ErrorKind::Config, "--beside", "each may be named once");
-
-  recompute_of(arguments);
-  require(arguments.operators == kOnLibTorch || CpuOperators::exist(), ErrorKind::Unsupported, "--operators",
-          "zero was built without operators of its own", "build it with ZERO_CPU_OPERATORS=ON");
-
+  check_bench(arguments);
   ToolDevice device(arguments.device);
   require(!device.is_virtual() || !arguments.alone, ErrorKind::Config, "--alone",
           "a model without an engine is on the CPU", "leave --device or --alone out");

@@ -10,8 +10,10 @@
 
 #include <cmath>
 
+#include "train/model_stages.h"
 #include "zero/gpt2.h"
 #include "zero/gpt2_shape.h"
+#include "zero/language_model_plan.h"
 #include "zero/lazy.h"
 
 namespace zero::tool {
@@ -68,10 +70,18 @@ struct PlainGpt2 : nn::Module {
   }
 
   Tensor loss(const Tensor& tokens, const Tensor& targets) {
-    Tensor x = wte(tokens) + wpe(at::arange(tokens.size(1), tokens.options()));
-    x = chain.run(x, 0, std::ssize(*blocks), [this](const Tensor& in, int64_t i) {
+    return last_loss(run_blocks(first_part(tokens), 0, std::ssize(*blocks)), targets);
+  }
+
+  Tensor first_part(const Tensor& tokens) {
+    return wte(tokens) + wpe(at::arange(tokens.size(1), tokens.options()));
+  }
+  Tensor run_blocks(const Tensor& x, int64_t first, int64_t last) {
+    return chain.run(x, first, last, [this](const Tensor& in, int64_t i) {
       return blocks[i]->as<PlainBlockImpl>()->forward(in);
     });
+  }
+  Tensor last_loss(const Tensor& x, const Tensor& targets) {
     Tensor logits = F::linear(ln_f(x), wte->weight);
     return F::cross_entropy(logits.to(at::kFloat).view({-1, vocabulary}), targets.reshape({-1}));
   }
@@ -83,11 +93,44 @@ struct PlainGpt2 : nn::Module {
   nn::LayerNorm ln_f{nullptr};
 };
 
+std::vector<PipelineStage> stages_of_plain(const std::shared_ptr<PlainGpt2>& model,
+                                           const std::vector<int64_t>& blocks) {
+  std::vector<PipelineStage> stages(blocks.size());
+  int64_t begin = 0;
+  for (size_t s = 0; s < blocks.size(); ++s) {
+    const int64_t end = begin + blocks[s];
+    const bool is_first = s == 0;
+    if (is_first) stages[s].parameters = {"wte.*", "wpe.*"};
+    for (int64_t i = begin; i < end; ++i)
+      stages[s].parameters.push_back("blocks." + std::to_string(i) + ".*");
+    stages[s].forward = [model, is_first, begin, end](const StageTensors& inputs, int) {
+      const Tensor x = is_first ? model->first_part(inputs.at(0)) : inputs.at(0);
+      return StageTensors{model->run_blocks(x, begin, end)};
+    };
+    begin = end;
+  }
+  if (stages.size() > 1) stages.back().parameters.emplace_back("wte.*");
+  stages.back().parameters.emplace_back("ln_f.*");
+  return stages;
+}
+
+TensorParallelPlan plan_of_plain() {
+  return {{"wte.weight", "vocab"},
+          {"blocks.*.qkv.*", "fused[3]"},
+          {"blocks.*.proj.weight", "rowwise"},
+          {"blocks.*.fc_in.*", "colwise"},
+          {"blocks.*.fc_out.weight", "rowwise"}};
+}
+
 }  // namespace
+
+Gpt2Shape bench_shape(const std::string& name) {
+  return name == "tiny" ? Gpt2Shape{.layers = 2, .width = 128, .heads = 4} : gpt2_shape(name);
+}
 
 BenchModel make_bench_model(const std::string& name, bool plain, int64_t context,
                             const RecomputePolicy& recompute) {
-  Gpt2Shape shape = name == "tiny" ? Gpt2Shape{.layers = 2, .width = 128, .heads = 4} : gpt2_shape(name);
+  Gpt2Shape shape = bench_shape(name);
   shape.context_length = context;
   shape.dropout = 0;
   BenchModel model;
@@ -95,6 +138,9 @@ BenchModel make_bench_model(const std::string& name, bool plain, int64_t context
   if (plain) {
     auto gpt2 = lazily([&] { return std::make_shared<PlainGpt2>(shape); });
     model.loss = [gpt2](const Tensor& tokens, const Tensor& targets) { return gpt2->loss(tokens, targets); };
+    model.stages = [gpt2](const std::vector<int64_t>& blocks) { return stages_of_plain(gpt2, blocks); };
+    model.last_loss = [gpt2](const Tensor& x, const Tensor& targets) { return gpt2->last_loss(x, targets); };
+    model.tensor_plan = [](int) { return plan_of_plain(); };
     gpt2->chain = BlockChain(recompute);
     model.chain = &gpt2->chain;
     model.module = gpt2;
@@ -103,6 +149,14 @@ BenchModel make_bench_model(const std::string& name, bool plain, int64_t context
     model.loss = [gpt2](const Tensor& tokens, const Tensor& targets) mutable {
       return gpt2->loss(tokens, targets);
     };
+    const std::shared_ptr<Gpt2Impl> shared = gpt2.ptr();
+    model.stages = [shared](const std::vector<int64_t>& blocks) {
+      return training::stages_of_model(shared, blocks, [](int) {});
+    };
+    model.last_loss = [shared](const Tensor& x, const Tensor& targets) {
+      return shared->last_part_loss(x, targets);
+    };
+    model.tensor_plan = [shared, shape](int ranks) { return tensor_parallel_plan(*shared, shape, ranks); };
     gpt2->set_recompute(recompute);
     model.chain = &gpt2->block_chain();
     model.module = gpt2.ptr();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "plan/stage_balance.h"
 #include "plan/state_bytes.h"
 #include "zero/cpu_allocator.h"
 #include "zero/cpu_operators.h"
@@ -14,7 +15,9 @@
 #include "zero/lazy.h"
 #include "zero/mesh.h"
 #include "zero/model_spec.h"
+#include "zero/pipeline.h"
 #include "zero/placement.h"
+#include "zero/tensor_parallel.h"
 #include "zero/tier_plan.h"
 
 namespace zero::tool {
@@ -73,6 +76,35 @@ class Trained : public BenchStep {
   Engine engine_;
 };
 
+/// Through the stages of a pipeline.
+class Piped : public BenchStep {
+ public:
+  Piped(BenchModel model, const BenchArguments& arguments, const EngineOptions& options, const Mesh& mesh)
+      : BenchStep(std::move(model)),
+        pipeline_(*model_.module, model_.stages(bench_stage_blocks(model_.shape, arguments)), adamw(),
+                  options,
+                  {.micro_batches = arguments.accumulation,
+                   .schedule = arguments.schedule,
+                   .chunks = arguments.chunks},
+                  mesh) {}
+
+  double run(const std::vector<Micro>& micros) override {
+    const at::Tensor losses =
+        pipeline_.train([&](int index) { return StageTensors{micros.at(index).tokens}; },
+                        [&](const StageTensors& out, int index) {
+                          return model_.last_loss(out.at(0), micros.at(index).targets);
+                        });
+    pipeline_.step();
+    choose_recomputation(pipeline_.engine().mesh());
+    return losses.mean().item<double>();
+  }
+
+  const Engine* engine() const override { return &pipeline_.engine(); }
+
+ private:
+  Pipeline pipeline_;
+};
+
 EngineOptions options_of(const BenchArguments& arguments, int stage, bool ours, at::ScalarType dtype) {
   EngineOptions options{.stage = stage, .dtype = dtype, .accumulation_steps = arguments.accumulation};
   options.gradient_clipping = arguments.clipping;
@@ -107,7 +139,8 @@ void set_offload(EngineOptions& options, const BenchArguments& arguments) {
 
 ActivationBytes activations_of(const BenchModel& model, const BenchArguments& arguments) {
   return activation_bytes(model.shape, arguments.batch, arguments.sequence,
-                          arguments.dtype == "bf16" ? Dtype::bf16 : Dtype::f32, recompute_of(arguments));
+                          arguments.dtype == "bf16" ? Dtype::bf16 : Dtype::f32, recompute_of(arguments),
+                          {.ranks = arguments.tensor, .sequence = arguments.cuts_sequence});
 }
 
 namespace {
@@ -131,6 +164,19 @@ std::string place(EngineOptions& options, const BenchModel& model, const BenchAr
 }
 
 }  // namespace
+
+std::vector<int64_t> bench_stage_blocks(const Gpt2Shape& shape, const BenchArguments& arguments) {
+  ParallelConfig parallel;
+  parallel.pipeline = arguments.pipeline;
+  parallel.schedule = arguments.schedule;
+  parallel.chunks = arguments.chunks;
+  const auto width = static_cast<double>(shape.width);
+  const double block = (24 * width + 4 * static_cast<double>(arguments.sequence)) * width;
+  return balance_stages({.first = 0,
+                         .last = 2 * static_cast<double>(shape.vocab_size) * width,
+                         .blocks = std::vector<double>(static_cast<size_t>(shape.layers), block)},
+                        stages_of_pipeline(parallel));
+}
 
 at::Tensor BenchStep::forward(const std::function<at::Tensor()>& loss) {
   const int64_t before = cpu_allocator_stats().used_bytes;
@@ -168,7 +214,15 @@ std::unique_ptr<BenchStep> make_bench_step(const std::string& what, const BenchA
   if (what != kInMemory) set_offload(options, arguments);
   std::string placement;
   if (what != kInMemory && arguments.budget_bytes > 0) placement = place(options, model, arguments, mesh);
-  auto step = std::make_unique<Trained>(std::move(model), options, mesh);
+  if (arguments.tensor > 1)
+    parallelize(*model.module, model.tensor_plan(arguments.tensor), mesh,
+                {.sequence = arguments.cuts_sequence})
+        .add_to(options);
+  std::unique_ptr<BenchStep> step;
+  if (arguments.pipeline > 1)
+    step = std::make_unique<Piped>(std::move(model), arguments, options, mesh);
+  else
+    step = std::make_unique<Trained>(std::move(model), options, mesh);
   step->say_placement(std::move(placement));
   return step;
 }

@@ -39,9 +39,10 @@ inline constexpr const char* kStatePart = "states";
 
 struct BenchArguments {
   std::string model = "gpt2", dtype = "bf16", backend = "auto", communication = "exact", device = "auto",
-              operators, trace, offload = "none", disk_path;
+              operators, trace, offload = "none", disk_path, schedule = "1f1b";
   std::vector<std::string> offload_parts;  // empty: all that the stage and the place allow
   int stage = 3, ranks = 2, threads = 0, batch = 1, sequence = 256, steps = 8, warmup = 2, accumulation = 1;
+  int tensor = 1, pipeline = 1, chunks = 2;  // ranks that share layers, ranks of a pipeline, stages of one
   int64_t bucket_numel = 0;
   double clipping = 1;             // of the gradient's norm; 0: none
   int disk_buffers = 0;            // 0: the engine's choice
@@ -50,7 +51,7 @@ struct BenchArguments {
   int64_t memory_bytes = -1;       // auto: what the blocks may keep
   int64_t budget_bytes = 0;  // of a rank's peak, within which states are placed; 0: where --offload says
   bool plain = false, alone = false, json = false, private_parameters = false, plain_allocator = false,
-       bind = false;
+       bind = false, cuts_sequence = false;
   std::vector<std::string> beside;  // kAlone, kOnLibTorch, kInMemory, kKeepingAll or stages, each once
   uint64_t seed = 1234;
 };
@@ -89,6 +90,9 @@ class BenchStep {
   std::string chosen_, placement_;
   int64_t kept_bytes_ = 0;
 };
+
+/// Blocks of each of a pipeline's stages, so that the slowest has the fewest operations; of one stage all.
+std::vector<int64_t> bench_stage_blocks(const Gpt2Shape& shape, const BenchArguments& arguments);
 
 /// The tiers and the rest that --offload and --offload-parts ask for, at the stage of `options`.
 void set_offload(EngineOptions& options, const BenchArguments& arguments);
