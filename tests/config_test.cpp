@@ -285,6 +285,38 @@ TEST(Config, MonitorsAndTables) {
   EXPECT_EQ(parse(to_json(c)), c);
 }
 
+TEST(Config, NumbersMayStandInQuotesAndAreNoted) {
+  const Config c = parse(R"({
+    "optimizer": {"type": "AdamW", "params": {"lr": "1e-5", "betas": ["0.9", 0.95], "weight_decay": "0"}},
+    "train_micro_batch_size_per_gpu": "4", "zero_optimization": {"stage": "3", "allgather_bucket_size": "2e8"},
+    "run": {"directory": "7"}})");
+  const auto& rule = std::get<AdamW>(c.optimizer.rule);
+  EXPECT_EQ(rule.lr, 1e-5);
+  EXPECT_EQ(rule.beta2, 0.95);
+  EXPECT_EQ(c.train_micro_batch_size, 4);
+  EXPECT_EQ(c.zero.stage, 3);
+  EXPECT_EQ(c.run.directory, "7");
+  ASSERT_EQ(c.origin.notes.size(), 7u) << "one for each, and that allgather_bucket_size has no effect";
+  EXPECT_EQ(c.origin.notes[0], "f:3: train_micro_batch_size_per_gpu: \"4\" is read as the number 4");
+  for (const char* none : {"\"\"", "\"1e-5x\"", "\"0x10\"", "\"nan\"", "\" 1\"", "[]", "\"true\""})
+    EXPECT_THROW(parse(std::string(R"({"gradient_clipping": )") + none + "}"), Error) << none;
+}
+
+TEST(Config, FlopsProfilerAndWandb) {
+  const Config c = parse(R"({
+    "flops_profiler": {"enabled": true, "profile_step": 5, "module_depth": 2, "top_modules": 3, "detailed": false,
+                       "output_file": null, "recompute_fwd_factor": 0.0},
+    "wandb": {"enabled": true, "group": null, "team": "us", "project": "auto"},
+    "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}})");
+  EXPECT_EQ(c.logging.flops, (FlopsProfilerConfig{true, 5, 2, 3, false, ""}));
+  EXPECT_EQ(c.logging.wandb, (WandbConfig{true, "us", "", "deepspeed"}));
+  ASSERT_EQ(c.origin.notes.size(), 1u);
+  EXPECT_NE(c.origin.notes[0].find("zero_hpz_partition_size has no effect here"), std::string::npos);
+  EXPECT_EQ(parse(to_json(c)), c);
+  EXPECT_THROW(parse(R"({"flops_profiler": {"profile_step": 0}})"), Error);
+  EXPECT_THROW(parse(R"({"wandb": {"api_key": "x"}})"), Error);
+}
+
 // Files as DeepSpeed's users have them, without what this version does not do.
 TEST(Config, DeepSpeedFiles) {
   const Config zero2 = parse(R"({

@@ -261,10 +261,27 @@ struct MonitorConfig {
   std::string job_name = "DeepSpeedJobName";  // a directory below it
   bool operator==(const MonitorConfig&) const = default;
 };
+struct WandbConfig {
+  bool enabled = false;
+  std::string team = {}, group = {};  // "": none
+  std::string project = "deepspeed";
+  bool operator==(const WandbConfig&) const = default;
+};
+struct FlopsProfilerConfig {
+  bool enabled = false;
+  int64_t profile_step = 1;      // 1 is the first
+  int64_t module_depth = -1;     // of the table of modules; the model has 0; -1: all
+  int64_t top_modules = 1;       // of each depth, those that have the most
+  bool detailed = true;          // the table of modules
+  std::string output_file = {};  // "": with the lines of progress; relative to the working directory
+  bool operator==(const FlopsProfilerConfig&) const = default;
+};
 struct LoggingConfig {
   std::string metrics_file = "metrics.jsonl";  // relative to run.directory; "" none
   int64_t print_interval_steps = 10;           // also steps_per_print
   MonitorConfig tensorboard = {}, csv = {};    // DeepSpeed's tensorboard and csv_monitor
+  WandbConfig wandb = {};                      // offline runs of W&B
+  FlopsProfilerConfig flops = {};              // flops_profiler: operations of one step, by module
   bool wall_clock_breakdown = false;           // with each line of progress: where its steps' time went
   bool memory_breakdown = false;               // with each line of progress: memory by purpose and tier
   bool dump_state = false;                     // the effective configuration, at the start

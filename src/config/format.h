@@ -25,7 +25,8 @@ struct Format {
   std::vector<std::string> choices;      // of a fixed set of strings, for the nearest one
   std::vector<std::string> unsupported;  // strings that DeepSpeed knows and this version does not do
   Json schema = Json::object();          // the same as a JSON schema: never narrower than `parse`, but that
-                                         // words of a choice are in the case in which they are printed
+                                         // words of a choice are in the case in which they are printed and
+                                         // numbers stand without quotes
 };
 
 /// A JSON schema of what `schema` allows, or null.

@@ -21,7 +21,7 @@ Key<S> field(const std::string& name, T& (*at)(S&), Format<T> format, const std:
   key.type = format.expected;
   key.doc = doc;
   key.read = [at, format](Reader& reader, const Value& value, const std::string& path, S& target) {
-    if (format.parse(value, at(target))) return;
+    if (reader.take(format, value, path, at(target))) return;
     for (const std::string& known : format.unsupported) {
       if (value.kind == Value::Kind::String && equal_ignoring_case(value.text, known)) {
         return reader.unsupported(value, path, format.expected);
@@ -181,7 +181,8 @@ Row hint(const std::string& name, Format<T> format, T default_value, const std::
   key.read = [format, default_value, doc](Reader& reader, const Value& value, const std::string& path,
                                           Config&) {
     T given{};
-    if (!format.parse(value, given)) return reader.wrong_value(value, path, format.expected, format.choices);
+    if (!reader.take(format, value, path, given))
+      return reader.wrong_value(value, path, format.expected, format.choices);
     if (!(given == default_value)) reader.note(value, path, doc);
   };
   return key;

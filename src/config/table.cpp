@@ -102,6 +102,12 @@ void Reader::note_auto(const Value& value, const std::string& path) {
                          ": \"auto\", which other programs fill in, is the default here");
 }
 
+void Reader::note_quotes(const Value& value, const std::string& path) {
+  const std::string bare =
+      value.kind == Value::Kind::Array ? "a list of numbers" : "the number " + value.text;
+  origin.notes.push_back(value.place.text() + ": " + path + ": " + describe(value) + " is read as " + bare);
+}
+
 void Reader::wrong_value(const Value& value, const std::string& path, const std::string& expected,
                          const std::vector<std::string>& choices) {
   std::string remedy;

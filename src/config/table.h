@@ -22,7 +22,17 @@ struct Reader {
   // Shorthands that may be given several times: by the key that they stand for, where first and its value.
   std::map<std::string, std::pair<std::string, Json>> shared = {};
 
+  /// format.parse(); a number in quotes is taken too, and noted.
+  template <class T>
+  bool take(const Format<T>& format, const Value& value, const std::string& path, T& out) {
+    if (format.parse(value, out)) return true;
+    const auto bare = without_quotes(value);
+    if (!bare || !format.parse(*bare, out)) return false;
+    note_quotes(value, path);
+    return true;
+  }
   void note(const Value& value, const std::string& path, const std::string& text);
+  void note_quotes(const Value& value, const std::string& path);
   void note_auto(const Value& value, const std::string& path);
   void wrong_value(const Value& value, const std::string& path, const std::string& expected,
                    const std::vector<std::string>& choices);

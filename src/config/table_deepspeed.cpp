@@ -233,7 +233,10 @@ Rows zero_off_rows() {
       also(hint("stage3_gather_16bit_weights_on_model_save", boolean(), false,
                 "checkpoints are sharded; `zero consolidate` makes whole weights of one"),
            {"gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"}),
-      off("zero_hpz_partition_size", {1}, "no secondary shards; see mics_shard_size"),
+      hint<int64_t>(
+          "zero_hpz_partition_size", integer(1), 1,
+          "no second shards for backward: residency.budget keeps units from forward to backward, and "
+          "what ranks of one host gather crosses the network once for all of them"),
       off("zero_quantized_weights", no, "no quantized traffic"),
       off("zero_quantized_nontrainable_weights", no, "no quantized traffic"),
       off("zero_quantized_gradients", no, "no quantized traffic"),

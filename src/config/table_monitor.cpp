@@ -13,6 +13,8 @@ Row off_monitor(std::string name, std::vector<std::string> others, std::string d
   return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc), true});
 }
 
+Format<std::string> text_or_null() { return null_as(std::string(), text()); }
+
 // null is DeepSpeed's word for a section that is not there.
 Row or_absent(Row row) {
   row.read = [read = row.read](Reader& reader, const Value& value, const std::string& path, Config& config) {
@@ -46,7 +48,32 @@ Rows file_monitor_rows() {
               {field("enabled", ZERO_AT(logging.csv.enabled), boolean(), "a table for each figure"),
                field("output_path", ZERO_AT(logging.csv.output_path), text(), path_doc),
                field("job_name", ZERO_AT(logging.csv.job_name), text(), "directory in it")},
-              true))};
+              true)),
+          or_absent(
+              section<Config>("wandb",
+                              {field("enabled", ZERO_AT(logging.wandb.enabled), boolean(),
+                                     "an offline run of W&B in the run's directory, for `wandb sync`"),
+                               field("team", ZERO_AT(logging.wandb.team), text_or_null(), "the run's entity"),
+                               field("group", ZERO_AT(logging.wandb.group), text_or_null(), "of runs"),
+                               field("project", ZERO_AT(logging.wandb.project), nonempty_text(), "project")},
+                              true))};
+}
+
+Row flops_profiler_row() {
+  return or_absent(section<Config>(
+      "flops_profiler",
+      {field("enabled", ZERO_AT(logging.flops.enabled), boolean(),
+             "floating-point operations, parameters and time of one step by module, of rank 0"),
+       hint("recompute_fwd_factor", number_at_least(0), 0.0, "what is computed again is counted"),
+       field("profile_step", ZERO_AT(logging.flops.profile_step), integer(1), "1 is the first"),
+       field("module_depth", ZERO_AT(logging.flops.module_depth), integer(-1),
+             "rows of modules down to it; 0: the model; -1: all"),
+       field("top_modules", ZERO_AT(logging.flops.top_modules), integer(1),
+             "modules of each depth that have the most"),
+       field("detailed", ZERO_AT(logging.flops.detailed), boolean(), "a row for each module"),
+       field("output_file", ZERO_AT(logging.flops.output_file), text_or_null(),
+             "a file for it; null: with the lines of progress")},
+      true));
 }
 
 Rows table_rows() {
@@ -66,18 +93,12 @@ Rows table_rows() {
             "with each line of progress, memory by purpose and tier"),
       field("dump_state", ZERO_AT(logging.dump_state), boolean(),
             "the effective configuration, at the start"),
+      flops_profiler_row(),
       hint<std::string>("log_level", text(), "", "there is one level")};
 }
 
 Rows off_rows() {
-  return {off(OffSection{"flops_profiler",
-                         "enabled",
-                         {false},
-                         {"recompute_fwd_factor", "profile_step", "module_depth", "top_modules", "detailed",
-                          "output_file"},
-                         "no FLOPs profiler"}),
-          off_monitor("wandb", {"group", "team", "project"}, "`wandb sync` takes what tensorboard writes"),
-          off_monitor("comet",
+  return {off_monitor("comet",
                       {"samples_log_interval", "project", "workspace", "api_key", "experiment_name",
                        "experiment_key", "online", "mode"},
                       "metrics go to logging.metrics_file")};

@@ -1,6 +1,8 @@
 #include "config/value.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace zero::config {
@@ -59,6 +61,31 @@ std::string describe(const Value& value) {
       return "an object";
   }
   return "?";
+}
+
+std::optional<Value> without_quotes(const Value& value) {
+  Value bare = value;
+  if (value.kind == Value::Kind::Array && !value.items.empty()) {
+    for (Value& item : bare.items) {
+      const bool is_number = item.kind == Value::Kind::Integer || item.kind == Value::Kind::Real;
+      const auto inner = without_quotes(item);
+      if (!inner && !is_number) return std::nullopt;
+      if (inner) item = *inner;
+    }
+    return bare;
+  }
+  if (value.kind != Value::Kind::String) return std::nullopt;
+  const char *begin = value.text.data(), *end = begin + value.text.size();
+  const auto whole = std::from_chars(begin, end, bare.integer);
+  if (whole.ec == std::errc() && whole.ptr == end) {
+    bare.kind = Value::Kind::Integer;
+    bare.real = static_cast<double>(bare.integer);
+    return bare;
+  }
+  const auto real = std::from_chars(begin, end, bare.real);
+  if (real.ec != std::errc() || real.ptr != end || !std::isfinite(bare.real)) return std::nullopt;
+  bare.kind = Value::Kind::Real;
+  return bare;
 }
 
 bool equals(const Value& value, const nlohmann::ordered_json& json) {

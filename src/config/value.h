@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,9 @@ struct Member {
 /// The value for an error message, at most some 60 characters: `"abc"`, `1.5`, `null`, `an object`, `an array
 /// of 3`.
 std::string describe(const Value& value);
+
+/// Of a number in quotes, as "1e-5", the number, and likewise in a list; nothing for anything else.
+std::optional<Value> without_quotes(const Value& value);
 
 /// Same type and content; 1 equals 1.0.
 bool equals(const Value& value, const nlohmann::ordered_json& json);
