@@ -137,21 +137,80 @@ TEST(ConvertConfig, AcceleratesFsdpSection) {
   }
 }
 
+Config from_accelerate(const std::string& text) {
+  return loaded(convert({.deepspeed = {}, .accelerate = json_of_yaml(text, "f"), .trainer = {}}));
+}
+
+TEST(ConvertConfig, AcceleratesHybridShardingIsOverTheRanksOfAMachine) {
+  const auto of = [](const std::string& strategy, const std::string& where) {
+    return from_accelerate("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: " + strategy +
+                           "}\n" + where);
+  };
+  const Config hybrid = of("HYBRID_SHARD", "num_machines: 4\nnum_processes: 32\n");
+  EXPECT_EQ(hybrid.zero.stage, 3);
+  EXPECT_EQ(hybrid.parallel.shard_group_ranks, 8);
+  EXPECT_EQ(of("5", "num_machines: 2\nnum_processes: 4\n").zero.stage, 2);
+  EXPECT_EQ(of("4", "num_machines: 1\nnum_processes: 8\n").parallel.shard_group_ranks, 0) << "all ranks";
+  const Converted odd = convert({.deepspeed = {},
+                                 .accelerate = json_of_yaml("num_machines: 3\nnum_processes: 8\nfsdp_config: "
+                                                            "{fsdp_sharding_strategy: HYBRID_SHARD}\n",
+                                                            "f"),
+                                 .trainer = {}});
+  EXPECT_TRUE(has_line(odd.refused, "do not say how many ranks a machine has"));
+}
+
+// As `accelerate config` and hands write them.
+TEST(ConvertConfig, FilesOfAccelerateAsPeopleHaveThem) {
+  const Config data_parallel = from_accelerate(
+      "distributed_type: MULTI_GPU\ndowncast_bf16: no\ngpu_ids: 0,1\nmixed_precision: fp16\nnum_machines: 1\n"
+      "num_processes: 2  # cards\nmain_process_ip: null\ntpu_env: []\ntpu_use_cluster: false\nuse_cpu: "
+      "false\n");
+  EXPECT_EQ(data_parallel.zero.stage, 0);
+  EXPECT_TRUE(data_parallel.precision.fp16);
+  const Config numbered = from_accelerate(
+      "distributed_type: FSDP\ndeepspeed_config: {}\nmixed_precision: \"no\"\nfsdp_config:\n"
+      "  fsdp_sharding_strategy: 1\n  fsdp_backward_prefetch_policy: BACKWARD_PRE\n"
+      "  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer\n  fsdp_state_dict_type: FULL_STATE_DICT\n");
+  EXPECT_EQ(numbered.zero.stage, 3);
+  EXPECT_FALSE(numbered.precision.bf16);
+  const Config unfilled = from_accelerate(
+      "distributed_type: DEEPSPEED\nfsdp_config: {}\ndeepspeed_config:\n  gradient_accumulation_steps: auto\n"
+      "  gradient_clipping: auto\n  deepspeed_multinode_launcher: standard\n  zero_stage: 2\n"
+      "  offload_param_device: none\n  zero3_init_flag: false\n");
+  EXPECT_EQ(unfilled.zero.stage, 2);
+  EXPECT_EQ(unfilled.gradient_clipping, Config().gradient_clipping);
+  const Config second = from_accelerate(
+      "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_sharding_strategy: FULL_SHARD\n"
+      "  fsdp_reshard_after_forward: true\n  fsdp_offload_params: true\n  fsdp_limit_all_gathers: true\n"
+      "parallelism_config:\n  parallelism_config_dp_replicate_size: 1\n  parallelism_config_tp_size: 2\n"
+      "  parallelism_config_cp_size: 1\nnum_processes: 4\n");
+  EXPECT_EQ(second.parallel.tensor, 2);
+  EXPECT_EQ(second.offload.parameter, TierChoice::Host);
+  const Converted refused = convert(
+      {.deepspeed = {},
+       .accelerate = json_of_yaml("parallelism_config: {parallelism_config_cp_size: 2}\ndeepspeed_config: "
+                                  "{gradient_clip: 1.0}\nmegatron_lm_config: {megatron_lm_tp_degree: 2}\n",
+                                  "f"),
+       .trainer = {}});
+  EXPECT_EQ(refused.refused.size(), 3u) << joined(refused.refused);
+}
+
 TEST(ConvertConfig, WhatCannotBeTakenOverIsInOneListWithWhatToWrite) {
   const Converted converted = convert(
       {.deepspeed = Json::parse(R"({"gradient_clipping": 1.0, "zero_optimization": {"stage": 3}})"),
-       .accelerate = json_of_yaml(
-           "mixed_precision: fp8\nnonsense: 1\ndynamo_config: {dynamo_backend: INDUCTOR}\n"
-           "deepspeed_config: {zero_stage: 2}\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n",
-           "f"),
+       .accelerate =
+           json_of_yaml("mixed_precision: fp8\nnonsense: 1\ndynamo_config: {dynamo_backend: INDUCTOR}\n"
+                        "deepspeed_config: {zero_stage: 2}\nfsdp_config: {fsdp_sharding_strategy: "
+                        "HYBRID_SHARD, fsdp_shard_size: 4}\n",
+                        "f"),
        .trainer = Json::parse(
            R"({"optim": "galore_adamw", "max_grad_norm": 0.1, "lr_scheduler_type": "reduce_lr_on_plateau"})")});
-  EXPECT_EQ(converted.refused.size(), 8u) << joined(converted.refused);
+  EXPECT_EQ(converted.refused.size(), 9u) << joined(converted.refused);
   for (const char* part :
        {"mixed_precision \"fp8\": expected no, bf16 or fp16", "nonsense: no such key", "dynamo_config",
-        "parallel.shard_group", "says zero_optimization.stage is 2, the DeepSpeed file 3",
-        "optim \"galore_adamw\"", "says gradient_clipping is 0.1",
-        "lr_scheduler_type \"reduce_lr_on_plateau\""})
+        "fsdp_shard_size 4: write parallel.shard_group", "HYBRID_SHARD: num_processes and num_machines",
+        "says zero_optimization.stage is 2, the DeepSpeed file 3", "optim \"galore_adamw\"",
+        "says gradient_clipping is 0.1", "lr_scheduler_type \"reduce_lr_on_plateau\""})
     EXPECT_TRUE(has_line(converted.refused, part)) << part << " in\n" << joined(converted.refused);
 }
 

@@ -82,15 +82,23 @@ const Table& deepspeed_keys() {
   return table;
 }
 
+// Stands where num_machines and num_processes say how many, until both are read.
+constexpr const char* kRanksOfAMachine = "ranks of a machine";
+
 void take_strategy(const Json& value, const std::string& name, Target& target) {
   static const std::map<std::string, int, std::less<>> stages = {
       {"FULL_SHARD", 3}, {"1", 3}, {"SHARD_GRAD_OP", 2}, {"2", 2}, {"NO_SHARD", 0}, {"3", 0}};
   const std::string word = value.is_string() ? value.get<std::string>() : value.dump();
+  // Sharded over the ranks of a machine.
+  static const std::map<std::string, int, std::less<>> hybrids = {
+      {"HYBRID_SHARD", 3}, {"4", 3}, {"HYBRID_SHARD_ZERO2", 2}, {"_HYBRID_SHARD_ZERO2", 2}, {"5", 2}};
+  if (const auto hybrid = hybrids.find(word); hybrid != hybrids.end()) {
+    target.set("zero_optimization.stage", hybrid->second, name);
+    return target.set("parallel.shard_group", kRanksOfAMachine, name);
+  }
   const auto known = stages.find(word);
   if (known != stages.end()) return target.set("zero_optimization.stage", known->second, name);
-  target.refuse(
-      name + " " + word +
-      ": write zero_optimization.stage 3 and parallel.shard_group, the ranks of a host, for HYBRID_SHARD");
+  target.refuse(name + " " + word + ": expected FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD");
 }
 
 const Table& fsdp_keys() {
@@ -124,6 +132,40 @@ const Table& fsdp_keys() {
       {"fsdp_sync_module_states", ignored("initial values are the same on all ranks")},
       {"fsdp_state_dict_type", ignored("checkpoints are sharded")},
       {"fsdp_use_orig_params", ignored("parameters stay as they are")},
+      {"fsdp_limit_all_gathers", ignored("units are fetched as residency.budget allows")},
+      {"fsdp_mixed_precision_policy",
+       only_off("mixed_precision and data_types say what types there are; remove it")},
+      {"fsdp_ignored_modules", only_off("every module is sharded; remove it")},
+      {"fsdp_device_mesh_shape", only_off("write parallel.shard_group, the ranks of a group")},
+      {"fsdp_shard_size", only_off("write parallel.shard_group, the ranks of a group")},
+  };
+  return table;
+}
+
+Take above_one(const char* path) {
+  return [path](const Json& value, const std::string& name, Target& target) {
+    if (!is_off(value) && value != 1) target.set(path, value, name);
+  };
+}
+Take only_one(const char* instead) {
+  return [instead](const Json& value, const std::string& name, Target& target) {
+    if (!is_off(value) && value != 1) target.refuse(name + " " + value.dump() + ": " + instead);
+  };
+}
+
+const Table& parallelism_keys() {
+  static const Table table = {
+      {"parallelism_config_tp_size", above_one("parallel.tensor")},
+      {"parallelism_config_dp_shard_size", ignored("the ranks that are left share states")},
+      {"parallelism_config_dp_replicate_size",
+       only_one("write parallel.shard_group, the ranks of a group that shares states")},
+      {"parallelism_config_cp_size", only_one("sequences are not cut over ranks that attend; remove it")},
+      {"parallelism_config_cp_comm_strategy", ignored("sequences are not cut")},
+      {"parallelism_config_cp_backend", ignored("sequences are not cut")},
+      {"parallelism_config_cp_handler", ignored("sequences are not cut")},
+      {"parallelism_config_sp_size", only_one("sequences are not cut over ranks that attend; remove it")},
+      {"parallelism_config_sp_backend", ignored("sequences are not cut")},
+      {"parallelism_config_sp_handler", ignored("sequences are not cut")},
   };
   return table;
 }
@@ -157,6 +199,13 @@ const Table& top_keys() {
       {"same_network", ignored("ranks come from the launcher")},
       {"gpu_ids", ignored("CUDA_VISIBLE_DEVICES says which devices there are")},
       {"enable_cpu_affinity", ignored("parallel.bind_cores gives each rank cores of its own")},
+      {"commands", ignored("ranks come from the launcher")},
+      {"command_file", ignored("ranks come from the launcher")},
+      {"mpirun_config", ignored("ranks come from the launcher")},
+      {"monitor_interval", ignored("ranks come from the launcher")},
+      {"max_restarts", ignored("ranks come from the launcher")},
+      {"tpu_name", ignored("there are no TPUs")},
+      {"tpu_zone", ignored("there are no TPUs")},
       {"tpu_env", ignored("there are no TPUs")},
       {"tpu_use_cluster", ignored("there are no TPUs")},
       {"tpu_use_sudo", ignored("there are no TPUs")},
@@ -164,11 +213,26 @@ const Table& top_keys() {
       {"dynamo_config", only_off("nothing is compiled; remove it")},
       {"dynamo_backend", only_off("nothing is compiled; remove it")},
       {"megatron_lm_config", only_off("write parallel.tensor, parallel.pipeline and parallel.sequence")},
-      {"parallelism_config", only_off("write parallel.tensor, parallel.pipeline and parallel.sequence")},
+      {"parallelism_config", section(parallelism_keys)},
       {"fp8_config", only_off("there is no fp8; write mixed_precision: bf16")},
       {"ipex_config", ignored("the CPU's kernels are the engine's own")},
   };
   return table;
+}
+
+// HYBRID_SHARD's groups. On one machine they are all ranks, which is no group of their own.
+void settle_shard_group(const Json& accelerate, Target& target) {
+  if (target.at("parallel.shard_group") != kRanksOfAMachine) return;
+  const Json ranks = accelerate.value("num_processes", Json()),
+             machines = accelerate.value("num_machines", Json());
+  const bool known = ranks.is_number_integer() && machines.is_number_integer() && machines > 0 &&
+                     ranks.get<int64_t>() % machines.get<int64_t>() == 0;
+  if (!known)
+    target.refuse(
+        "fsdp_config: HYBRID_SHARD: num_processes and num_machines do not say how many ranks a machine has; "
+        "write FULL_SHARD, and parallel.shard_group");
+  const int64_t group = known && machines != 1 ? ranks.get<int64_t>() / machines.get<int64_t>() : 0;
+  target.replace("parallel.shard_group", group == 0 ? Json() : Json(group));
 }
 
 }  // namespace
@@ -176,6 +240,7 @@ const Table& top_keys() {
 void take_accelerate(const Json& accelerate, Target& target) {
   require(accelerate.is_object(), ErrorKind::Config, "accelerate's configuration", "expected a map");
   take_all(accelerate, "", top_keys(), target);
+  settle_shard_group(accelerate, target);
 }
 
 }  // namespace zero::convert

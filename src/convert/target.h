@@ -21,6 +21,9 @@ class Target {
   /// Writes it where "auto" stands, and nowhere else.
   void fill(std::string_view path, const Json& value);
 
+  /// Writes it whatever stands there.
+  void replace(std::string_view path, const Json& value) { slot(path) = value; }
+
   void note(const std::string& text) { out_.notes.push_back(text); }
   void refuse(const std::string& text) { out_.refused.push_back(text); }
 
