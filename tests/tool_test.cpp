@@ -2,6 +2,7 @@
 // is wrong.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "base/utf8.h"
 #include "support/temporary_directory.h"
 #include "support/tool_program.h"
+#include "tool/ports.h"
 #include "tool/text.h"
 
 namespace zero {
@@ -635,7 +637,7 @@ TEST_F(Tool, DoctorLooksAtTheMachine) {
   };
   const auto alone = levels(nlohmann::json::parse(good({"doctor", "--json", "-n", "3"}).output));
   EXPECT_EQ(alone.at("3 ranks here"), "ok");
-  for (const char* name : {"zero", "processor", "memory", "open files", "/dev/shm"})
+  for (const char* name : {"zero", "processor", "memory", "open files", "/dev/shm", "ports"})
     EXPECT_TRUE(alone.contains(name)) << name;
   // Its words are for people: one line a check, and what to change below it.
   const std::string text = good({"doctor", "--disk", "/proc"}).output;
@@ -647,6 +649,24 @@ TEST_F(Tool, DoctorLooksAtTheMachine) {
   EXPECT_EQ(together.at("2 ranks"), "ok");
   EXPECT_EQ(together.at("clocks"), "ok");
   EXPECT_EQ(zero({"launch", "--ranks", "2", "--", ZERO_TOOL, "doctor", "-n", "2"}).exit, 2);
+}
+
+TEST(ToolDoctor, PortsAreLookedAtAsRanksUseThem) {
+  const tool::PortFinding good = tool::look_at_ports("localhost", -1);
+  EXPECT_EQ(good.advice, "");
+  EXPECT_EQ(good.found, "localhost is 127.0.0.1, and answers there");
+  EXPECT_NE(tool::look_at_ports("no-such-host.invalid", -1).found.find("has no address"), std::string::npos);
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const tool::PortFinding taken = tool::look_at_ports("localhost", ntohs(address.sin_port));
+  EXPECT_NE(taken.found.find("Address already in use"), std::string::npos) << taken.found;
+  EXPECT_NE(taken.advice.find("MASTER_PORT"), std::string::npos);
+  ::close(listener);
 }
 
 TEST_F(Tool, WordsAreCompletedAndCorrected) {

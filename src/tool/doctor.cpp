@@ -21,6 +21,7 @@
 #include "median.h"
 #include "mesh/agree.h"
 #include "mesh/host_identity.h"
+#include "ports.h"
 #include "ranks.h"
 #include "tiers/disk_file.h"
 #include "tiers/disk_rate.h"
@@ -131,9 +132,14 @@ std::vector<Check> disk_checks(const std::string& directory) {
   }
 }
 
+Check ports_check() {
+  const PortFinding found = look_at_ports();
+  return warning_if(!found.advice.empty(), "ports", found.found, found.advice);
+}
+
 std::vector<Check> machine_checks(const std::string& disk) {
-  std::vector<Check> checks{version_check(), processor_check(), memory_check(), files_check(),
-                            shared_memory_check()};
+  std::vector<Check> checks{version_check(), processor_check(),     memory_check(),
+                            files_check(),   shared_memory_check(), ports_check()};
   for (Check& check : disk_checks(disk)) checks.push_back(std::move(check));
   return checks;
 }
