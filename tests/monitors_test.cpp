@@ -1,8 +1,9 @@
 // What runs write for programs that draw them: TensorBoard's files, read back here record by record, tables
-// in CSV, tables for people.
+// in CSV, offline runs of W&B, tables for people.
 #include "train/monitors.h"
 
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <bit>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "train/breakdown.h"
+#include "train/wandb_run.h"
 #include "zero/error.h"
 
 namespace zero::training {
@@ -201,6 +203,119 @@ TEST(Breakdown, MemoryByPurposeAndTier) {
   for (const char* words : {"device", "disk", "masters", "1.00 kB", "2.00 kB", "5.00 MB"})
     EXPECT_NE(text.find(words), std::string::npos) << words << " in\n" << text;
   EXPECT_EQ(Breakdown(LoggingConfig{}).tables(report), "");
+}
+
+// Messages of a W&B file, whose blocks, lengths and checksums it checks.
+std::vector<std::string> wandb_messages(const std::string& bytes, size_t begin) {
+  constexpr size_t kBlock = 32768, kHeader = 7;
+  std::vector<std::string> messages;
+  bool is_open = false;
+  for (size_t at = begin; at < bytes.size();) {
+    const size_t left = kBlock - at % kBlock;
+    if (left < kHeader) {
+      EXPECT_EQ(bytes.substr(at, left), std::string(left, '\0'));
+      at += left;
+      continue;
+    }
+    const auto size = number_at<uint16_t>(bytes, at + 4);
+    const auto type = number_at<uint8_t>(bytes, at + 6);
+    EXPECT_LE(kHeader + size, left);
+    const std::string typed = bytes.substr(at + 6, size_t{1} + size);  // the checksum counts the type
+    EXPECT_EQ(number_at<uint32_t>(bytes, at),
+              ::crc32(0, reinterpret_cast<const Bytef*>(typed.data()), static_cast<uInt>(typed.size())));
+    EXPECT_EQ(is_open, type == 3 || type == 4) << "1 whole, 2 first, 3 middle, 4 last";
+    if (!is_open) messages.emplace_back();
+    messages.back() += typed.substr(1);
+    is_open = type == 2 || type == 3;
+    at += kHeader + size;
+  }
+  EXPECT_FALSE(is_open);
+  return messages;
+}
+
+// Written by wandb 0.31.0, from byte 7 of a file on.
+TEST(Wandb, RecordsAreWandbsOwn) {
+  const std::string_view recorded(
+      "\x90\xe9\xab\xbf\x4d\x00\x01\x08\x01\xc2\x0c\x0a\x0a\x08mssy15xq\xaa\x01\x3b\x0a\x39\x0a\x2f"
+      "0.31.0+15f8cbc581d1c5cfc6e31f68b48bdd13cec2dd2c\x12\x06"
+      "0.70.0",
+      84);
+  EXPECT_EQ(wandb_log_record(recorded.substr(7), 7), recorded);
+}
+
+TEST(Wandb, LongRecordsAreCutAtTheEndsOfBlocks) {
+  std::string bytes(7, 'h');
+  std::vector<std::string> given;
+  for (const size_t size : {0u, 5u, 32768u - 7 - 12 - 14 - 3, 40u, 100'000u, 32768u - 7, 1u, 65536u}) {
+    given.emplace_back(size, static_cast<char>('a' + given.size()));
+    bytes += wandb_log_record(given.back(), bytes.size());
+  }
+  EXPECT_EQ(wandb_messages(bytes, 7), given);
+  for (size_t left = 0; left <= 8; ++left) {
+    const size_t begin = 32768 - left;
+    EXPECT_EQ(wandb_messages(std::string(begin, 'x') + wandb_log_record("abc", begin), begin),
+              std::vector<std::string>{"abc"})
+        << left;
+  }
+}
+
+// A row of a history or a summary by its keys.
+std::map<std::string, std::string> wandb_row(const std::string& message) {
+  std::map<std::string, std::string> row;
+  for (const auto& [number, item] : fields_of(message)) {
+    if (number != 1) continue;
+    const auto fields = fields_of(item);
+    row[fields.find(2)->second] = fields.find(16)->second;
+  }
+  return row;
+}
+
+TEST(Wandb, ARunsFiguresAreRowsOfItsHistory) {
+  const SmallRun small;
+  const Config config = small.config(
+      1,
+      {"wandb.enabled=true", "wandb.team=us", "wandb.group=g", "run.steps=4", "run.eval_interval_steps=0",
+       "run.eval_batches=1", "data.eval=" + (small.path() / "eval.tokens").string()},
+      "run");
+  train_on(1, config, {.pause_after = 2});
+  train_on(1, config, {.resume = "auto"});
+  const fs::path run = config.run.directory;
+  const auto directories = files_in(run / "wandb");
+  ASSERT_EQ(directories.size(), 2u) << "each start is a run of its own";
+  std::map<int64_t, double> losses;
+  for (const fs::path& directory : directories) {
+    const std::string id = directory.string().substr(directory.string().rfind('-') + 1);
+    EXPECT_TRUE(directory.filename().string().starts_with("offline-run-"));
+    const std::string bytes = text_of(directory / ("run-" + id + ".wandb"));
+    ASSERT_EQ(bytes.substr(0, 7), std::string(":W&B\xe1\xbe\0", 7));
+    const auto messages = wandb_messages(bytes, 7);
+    ASSERT_EQ(messages.size(), 7u) << "header, run, two summaries and rows, exit";
+    for (size_t i = 0; i < messages.size(); ++i)
+      EXPECT_EQ(fields_of(messages[i]).find(1)->second, std::to_string(i + 1));
+    EXPECT_TRUE(fields_of(messages[0]).contains(21) && fields_of(messages.back()).contains(18));
+    const auto about = fields_of(fields_of(messages[1]).find(17)->second);
+    EXPECT_EQ(about.find(1)->second, id);
+    EXPECT_EQ(about.find(2)->second, "us");
+    EXPECT_EQ(about.find(3)->second, "deepspeed");
+    EXPECT_EQ(about.find(6)->second, "g");
+    EXPECT_EQ(about.find(8)->second, "run");
+    EXPECT_NE(about.find(4)->second.find("train_batch_size"), std::string::npos);
+    for (const size_t i : {3u, 5u}) {
+      const std::string history = fields_of(messages[i]).find(2)->second;
+      const auto row = wandb_row(history);
+      EXPECT_EQ(row, wandb_row(fields_of(messages[i - 1]).find(3)->second)) << "the summary";
+      const int64_t samples = std::stoll(row.at("_step"));
+      EXPECT_EQ(fields_of(fields_of(history).find(2)->second).find(1)->second, row.at("_step"));
+      losses[samples] = std::stod(row.at("Train/Samples/train_loss"));
+      EXPECT_EQ(row.contains("Eval/Samples/loss"), losses.size() == 4)
+          << "evaluations join the row of their step";
+    }
+  }
+  for (const auto& line : testing::metrics_of(run))
+    if (line.contains("loss"))
+      EXPECT_EQ(losses.at(line.at("step").get<int64_t>() * config.train_batch_size),
+                line.at("loss").get<double>());
+  EXPECT_EQ(losses.size(), 4u);
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
+#include "seam/operator_observer.h"
 #include "seam/stack_tensors.h"
 
 namespace zero::detail {
@@ -12,6 +14,7 @@ namespace {
 
 thread_local std::shared_ptr<OperatorRecorder> recorder_of_thread;
 thread_local OwnKernels kernels_of_thread = nullptr;
+std::atomic<OperatorObserver*> observer_of_process = nullptr;
 
 void add_tag(const at::Tensor& tensor, std::vector<StorageTag*>& tags) {
   StorageTag* tag = tag_of(tensor);
@@ -38,9 +41,12 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
       listener->before(op, kind_of(op), tags, *stack);
   }
   scratch = std::move(tags);
-  if (kernels_of_thread != nullptr && kernels_of_thread(op, *stack)) return;
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake),
-                     stack);
+  OperatorObserver* const observer = observer_of_process.load(std::memory_order_acquire);
+  if (observer != nullptr) observer->before(op, *stack);
+  if (kernels_of_thread == nullptr || !kernels_of_thread(op, *stack))
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake),
+                       stack);
+  if (observer != nullptr) observer->after(op, *stack);
 }
 
 // Registered when the first scope opens, for the life of the process: the dispatcher's table is the process's
@@ -76,6 +82,10 @@ InterceptOperators::~InterceptOperators() {
   recorder_of_thread = std::move(previous_);
   kernels_of_thread = previous_kernels_;
 }
+
+ObserveOperators::ObserveOperators(OperatorObserver& observer)
+    : previous_(observer_of_process.exchange(&observer, std::memory_order_acq_rel)) {}
+ObserveOperators::~ObserveOperators() { observer_of_process.store(previous_, std::memory_order_release); }
 
 std::shared_ptr<OperatorRecorder> current_recorder() { return recorder_of_thread; }
 OwnKernels current_kernels() { return kernels_of_thread; }

@@ -4,30 +4,13 @@
 #include <cstdio>
 #include <vector>
 
+#include "train/text_table.h"
 #include "zero/plan_report.h"
 
 namespace zero::training {
 namespace {
 
-using Row = std::vector<std::string>;
-
-// The first column to the left, others to the right.
-std::string table_text(const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    text += text.empty() ? "" : "\n";
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string space(widths[i] - row[i].size(), ' ');
-      text += i == 0 ? "  " + row[i] + space : "  " + space + row[i];
-    }
-  }
-  return text;
-}
+using Row = TextRow;
 
 std::string ms(double seconds) {
   char text[32];

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <bit>
 #include <chrono>
 #include <climits>
 
+#include "train/protobuf.h"
 #include "zero/error.h"
 
 namespace zero::training {
@@ -21,26 +21,6 @@ constexpr std::array<uint32_t, 256> kCrcTable = [] {
   }
   return table;
 }();
-
-template <class T>
-void append_bytes(std::string& out, T value) {
-  static_assert(std::endian::native == std::endian::little);
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-// Protocol buffers: a field is its number and wire type, then a varint, fixed bytes, or a length and bytes.
-enum Wire : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-void append_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7f) | 0x80);
-  out += static_cast<char>(value);
-}
-void append_key(std::string& out, uint32_t field, Wire wire) { append_varint(out, field << 3 | wire); }
-void append_text(std::string& out, uint32_t field, std::string_view text) {
-  append_key(out, field, kBytes);
-  append_varint(out, text.size());
-  out += text;
-}
 
 // Event { wall_time = 1; step = 2; file_version = 3; summary = 5; session_log = 7 }
 std::string event(int64_t step) {

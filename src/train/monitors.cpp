@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/output_file.h"
 #include "checkpoint/file_io.h"
@@ -34,6 +35,18 @@ std::string rows_until(const std::string& text, int64_t samples, const fs::path&
     begin = end + 1;
   }
   return kept;
+}
+
+// The name of a run is its directory's.
+WandbAbout wandb_about(const Config& config) {
+  const WandbConfig& wandb = config.logging.wandb;
+  WandbAbout about{.team = wandb.team,
+                   .group = wandb.group,
+                   .project = wandb.project,
+                   .name = fs::absolute(config.run.directory).lexically_normal().filename().string()};
+  const nlohmann::ordered_json sections = nlohmann::ordered_json::parse(to_json(config));
+  for (const auto& [key, value] : sections.items()) about.config.emplace_back(key, value.dump());
+  return about;
 }
 
 }  // namespace
@@ -80,11 +93,18 @@ Monitors::Monitors(const Config& config, int64_t samples)
                                           samples + 1);
   if (logging.csv.enabled)
     tables_ = std::make_unique<CsvTables>(monitor_directory(logging.csv, config, "csv_monitor"), samples);
+  if (logging.wandb.enabled)
+    wandb_ = std::make_unique<WandbRun>(fs::path(config.run.directory) / "wandb", wandb_about(config));
+}
+
+void Monitors::finish() {
+  if (wandb_) wandb_->finish();
 }
 
 void Monitors::add(int64_t samples, const std::vector<std::pair<std::string, double>>& scalars) {
   if (events_) events_->add(samples, scalars);
   if (tables_) tables_->add(samples, scalars);
+  if (wandb_) wandb_->add(samples, scalars);
 }
 
 void Monitors::step(const StepReport& report, int64_t samples) {

@@ -1,7 +1,7 @@
 #pragma once
-// A run's figures for programs that draw them while it goes on: TensorBoard's event files and tables in CSV,
-// with DeepSpeed's names of directories, tags and columns. Their x is the number of samples trained on, as
-// there.
+// A run's figures for programs that draw them while it goes on: TensorBoard's event files, tables in CSV and
+// offline runs of W&B, with DeepSpeed's names of directories, tags and columns. Their x is the number of
+// samples trained on, as there.
 
 #include <cstdint>
 #include <filesystem>
@@ -13,6 +13,7 @@
 
 #include "train/append_file.h"
 #include "train/event_file.h"
+#include "train/wandb_run.h"
 #include "zero/config.h"
 #include "zero/evaluate.h"
 #include "zero/train.h"
@@ -46,6 +47,8 @@ class Monitors {
   Monitors(const Config& config, int64_t samples);
   void step(const StepReport& report, int64_t samples);
   void evaluation(const EvalResult& result, int64_t samples);
+  /// The run is over and went well. Throws Io.
+  void finish();
 
  private:
   void add(int64_t samples, const std::vector<std::pair<std::string, double>>& scalars);
@@ -53,6 +56,7 @@ class Monitors {
   bool scales_losses_;
   std::unique_ptr<EventFile> events_;
   std::unique_ptr<CsvTables> tables_;
+  std::unique_ptr<WandbRun> wandb_;
 };
 
 }  // namespace zero::training

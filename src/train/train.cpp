@@ -22,6 +22,7 @@
 #include "train/breakdown.h"
 #include "train/checkpoint_metadata.h"
 #include "train/file_values.h"
+#include "train/flops_profiler.h"
 #include "train/memory_figures.h"
 #include "train/metrics.h"
 #include "train/monitors.h"
@@ -131,7 +132,8 @@ class Trainer {
   std::unique_ptr<training::Monitors> monitors_;   // rank 0
   std::unique_ptr<training::Progress> progress_;   // shows something on rank 0
   training::Breakdown breakdown_;
-  fs::path checkpoint_;  // to begin with; empty: none
+  std::unique_ptr<training::ProfiledStep> profiled_;  // rank 0
+  fs::path checkpoint_;                               // to begin with; empty: none
   std::shared_ptr<LanguageModel> model_;
   std::string placement_;         // what was chosen of where states are
   EngineOptions before_placing_;  // the engine's without that
@@ -165,6 +167,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   detail::together(mesh_, "run directory", [&] {
     if (mesh_.rank() != 0) return;
     training::begin_run(config_, checkpoint_, step_, options_);
+    profiled_ = std::make_unique<training::ProfiledStep>(config_, *model_, mesh_.size());
     monitors_ = std::make_unique<training::Monitors>(config_, position_);
     if (!paths_.metrics.empty()) metrics_ = std::make_unique<training::AppendFile>(paths_.metrics);
   });
@@ -182,6 +185,8 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   if (const DiskStats disk = training_.engine().stats().disk; !disk.transport.empty())
     progress_->note("states on disk in " + config_.offload.how.path + ", by " + disk.transport);
   if (!activation_memory.empty()) progress_->note(activation_memory);
+  if (profiled_)
+    if (const std::string reason = profiled_->never_comes(step_); !reason.empty()) progress_->note(reason);
   if (!checkpoint_.empty()) progress_->note("going on from " + checkpoint_.string());
   if (!resumed_with_.empty()) progress_->note("with other settings than before: " + resumed_with_);
 }
@@ -275,7 +280,9 @@ StepReport Trainer::step() {
   const auto begin = Clock::now();
   const double waited_s = mesh_.waited_s();
   const DiskFigures disk = training::disk_figures(training_.engine().stats(), model_->block_chain());
+  if (profiled_) profiled_->begin(step_ + 1);
   const at::Tensor loss_sum = training_.run([this](int64_t micro) { return micro_batch(micro); });
+  if (profiled_) profiled_->end();
   const auto stepping = Clock::now();
   const StepResult stepped = training_.engine().step();
   const double optimizer_s = seconds_since(stepping);
@@ -320,6 +327,8 @@ void Trainer::record(const StepReport& report) {
   if (metrics_) metrics_->append(training::metrics_line(report) + "\n");
   if (monitors_) monitors_->step(report, position_);
   progress_->step(report);
+  if (profiled_)
+    if (const std::string flops = profiled_->text(report); !flops.empty()) progress_->note(flops);
   breakdown_.add(report);
   if (every(config_.logging.print_interval_steps) || report.step == config_.run.steps)
     if (const std::string tables = breakdown_.tables(report); !tables.empty()) progress_->note(tables);
@@ -436,6 +445,7 @@ TrainResult Trainer::run() {
     finish_step();
   }
   finish_save(/*wait=*/true);
+  if (monitors_) monitors_->finish();
   if (config_.logging.comms_logger)
     progress_->note(training::traffic_table(mesh_, step_ - result_.first_step));
   return result_;

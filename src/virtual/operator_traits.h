@@ -5,23 +5,12 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
-#include <span>
 #include <string>
 
+#include "compute/operator_flops.h"
 #include "zero/dtype.h"
 
 namespace zero::virtual_device {
-
-enum class FlopsRule : uint8_t {
-  None,
-  Product,
-  AddedProduct,
-  Attention,
-  AttentionBackward,
-  Convolution,
-  ConvolutionBackward,
-  RecurrentLayer
-};
 
 struct OperatorTraits {
   std::string name;                // "aten::add.Tensor" without the overload
@@ -44,9 +33,5 @@ const OperatorTraits& traits_of(const c10::OperatorHandle& op);
 /// Whose rates and curves count for operands of that type: its own where it is a float of 16 or 64 bits, else
 /// f32's.
 Dtype rate_type(c10::ScalarType type);
-
-/// Floating-point operations of one call; `operands` are its tensor arguments in order, `result` the first
-/// result. Attention counts as dense, masked or not.
-double flops_of(FlopsRule rule, std::span<const at::Tensor> operands, const at::Tensor& result);
 
 }  // namespace zero::virtual_device
