@@ -128,7 +128,14 @@ class CheckpointReader {
   /// naming file and tensor; Usage for an unknown name or a range outside it. After an error `out` holds
   /// anything. Fastest in the order of the files: the system then fetches ahead.
   void read(const std::string& name, const BoxRange& range, void* out) const;
-  /// Bytes of tensors read from files so far.
+  /// The bytes of a tensor where the system keeps its file: pages that nobody may write to, shared with
+  /// everybody who maps them and let go of when memory is short. As long as the result lives; the file may
+  /// not become shorter meanwhile. Null for a tensor in several pieces, which lie one behind the other
+  /// nowhere, and for one without elements. Nothing is checked: see check(). Throws as read().
+  std::shared_ptr<const std::byte> map(const std::string& name) const;
+  /// Reads all pieces of a tensor, a block at a time, and keeps none of it. Throws as read().
+  void check(const std::string& name) const;
+  /// Bytes of tensors read from files so far; of mapped ones those that check() has read.
   int64_t bytes_read() const;
   /// Lengths of the files, by name; the index is not among them.
   const std::map<std::string, int64_t>& files() const;

@@ -2,10 +2,12 @@
 // A trained model on the ranks of a mesh, to evaluate it or to make text with: stage 3, no gradients, no
 // optimizer. Its values go from the files straight into shards; no rank holds a copy of the model meanwhile.
 //
-// On CPU, a model directory's weights are not read but mapped, where they have the type that is computed in:
+// On CPU, weights are mapped where their files hold them in one piece and in the type that is computed in:
 // pages of the system's cache, once for all ranks and processes of a host, which it drops when memory is
-// short. No engine is needed then. One rank alone copies those of another type. The files must not be cut
-// while they are in use, and a checkpoint is always read, because its checksums are checked.
+// short. No engine is needed then. One rank alone copies the others; several ranks map all or none. The files
+// must not be cut while they are in use. A checkpoint's checksums are compared once, before anything is
+// computed, with the same pages, whose comparison the ranks of a host share out; what the system reads again
+// from a disk later is as good as the disk. A model directory has none.
 //
 // Otherwise ranks of one host keep one copy of the parameters between them, and gathering moves nothing. Of
 // ranks that share no memory each keeps its shard, and `budget_bytes` says what it may hold beyond that: with
@@ -16,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "zero/config_sections.h"
@@ -29,6 +32,10 @@ namespace zero {
 struct InferenceOptions {
   int64_t budget_bytes = kAllBytes;  // gathered parameters; -1: the three largest. Of mapped ones none are
   bool map_weights = true;           // where it can be
+  // Of weights that cannot all be mapped: an existing directory on a disk, where each rank's shard lies in a
+  // file for its user alone and without a name (docs/tiers.md). Of them `budget_bytes` are in memory. "":
+  // memory.
+  std::string disk = {};
 };
 
 class Inference {

@@ -61,6 +61,8 @@ struct CheckpointReader::State {
   std::shared_ptr<OpenFile> open(const std::string& name) const;
   void read_runs(const PieceOf& of, CommonRuns runs, std::vector<std::byte>& room, std::byte* out) const;
   std::optional<DamagedPiece> check_piece(const PieceOf& of, std::span<std::byte> buffer) const;
+  const StoredTensor& find(const std::string& name) const;
+  std::string place_of(const std::string& name) const;
 
   void require_good(const std::optional<DamagedPiece>& damage) const;
 
@@ -188,6 +190,16 @@ void CheckpointReader::State::require_good(const std::optional<DamagedPiece>& da
        "use another checkpoint");
 }
 
+std::string CheckpointReader::State::place_of(const std::string& name) const {
+  return directory.string() + ": tensor " + in_quotes(name);
+}
+
+const StoredTensor& CheckpointReader::State::find(const std::string& name) const {
+  const auto found = index.tensors.find(name);
+  require(found != index.tensors.end(), ErrorKind::Usage, place_of(name), "the checkpoint does not have it");
+  return found->second;
+}
+
 // Of a run of a piece, whole blocks go straight to their place, others by way of `room`: one at a time, and
 // once, since runs ascend.
 void CheckpointReader::State::read_runs(const PieceOf& of, CommonRuns runs, std::vector<std::byte>& room,
@@ -247,11 +259,8 @@ int64_t CheckpointReader::bytes_read() const { return state_->bytes_read; }
 const std::map<std::string, int64_t>& CheckpointReader::files() const { return state_->index.files; }
 
 void CheckpointReader::read(const std::string& name, const BoxRange& range, void* out) const {
-  std::string place = state_->directory.string() + ": tensor " + in_quotes(name);
-  auto found = state_->index.tensors.find(name);
-  require(found != state_->index.tensors.end(), ErrorKind::Usage, place, "the checkpoint does not have it");
-  const StoredTensor& tensor = found->second;
-  require(range.is_inside(tensor.shape), ErrorKind::Usage, place,
+  const StoredTensor& tensor = state_->find(name);
+  require(range.is_inside(tensor.shape), ErrorKind::Usage, state_->place_of(name),
           std::to_string(range.numel) + " elements from " + piece_label(range) + " are outside its shape " +
               shape_text(tensor.shape));
   std::vector<std::byte> room;
@@ -274,6 +283,20 @@ void CheckpointReader::read(const std::string& name, const BoxRange& range, void
     }
     piece = end;
   }
+}
+
+std::shared_ptr<const std::byte> CheckpointReader::map(const std::string& name) const {
+  const StoredTensor& tensor = state_->find(name);
+  if (tensor.pieces.size() != 1) return nullptr;
+  const PieceOf of = piece_of(name, tensor, tensor.pieces.front());
+  return state_->open(of.piece.file)->file.map(of.piece.offset_bytes, of.bytes);
+}
+
+void CheckpointReader::check(const std::string& name) const {
+  const StoredTensor& tensor = state_->find(name);
+  std::vector<std::byte> buffer(kReadBytes);
+  for (const StoredPiece& piece : tensor.pieces)
+    state_->require_good(state_->check_piece(piece_of(name, tensor, piece), buffer));
 }
 
 std::vector<DamagedPiece> CheckpointReader::find_damage() const {

@@ -18,7 +18,7 @@ namespace zero::tool {
 namespace {
 
 struct EvalArguments {
-  std::string model, data, budget, device = "auto";
+  std::string model, data, budget, disk, device = "auto";
   int ranks = 0;
   int64_t batches = 0, sequence_length = 0;
   bool json = false;
@@ -55,7 +55,8 @@ int evaluate_here(const EvalArguments& arguments, const SavedModel& saved, const
   const Mesh mesh = join_ranks(saved.config, job, mesh_for_inference(saved.config, job.size), &device);
   try {
     Inference inference(saved, mesh,
-                        {.budget_bytes = budget_of(arguments.budget, saved.config.residency.budget_bytes)});
+                        {.budget_bytes = budget_of(arguments.budget, saved.config.residency.budget_bytes),
+                         .disk = arguments.disk});
     const EvaluateOptions options{.sequence_length = saved.config.data.sequence_length,
                                   .batch_size = saved.config.train_micro_batch_size,
                                   .batches = arguments.batches};
@@ -87,6 +88,7 @@ int run_eval(int argc, char** argv) {
                  "tokens of a sample [as trained; 1024 at most]")
       ->check(at_least_one());
   app.add_option("--budget", arguments.budget, kBudgetHelp + " [the run's residency.budget]");
+  app.add_option("--disk", arguments.disk, kDiskHelp);
   app.add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
   app.add_flag("--json", arguments.json, "exact figures as JSON");
   if (!parse(app, argc, argv)) return 0;

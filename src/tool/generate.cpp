@@ -16,7 +16,7 @@ namespace zero::tool {
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt, tokenizer, budget, device = "auto";
+  std::string model, prompt, tokenizer, budget, disk, device = "auto";
   int ranks = 0;
   GenerateOptions options;
 };
@@ -65,7 +65,10 @@ int generate_here(const GenerateArguments& arguments, const Request& request, co
   const Config& config = request.saved.config;
   const Mesh mesh = join_ranks(config, job, mesh_for_inference(config, job.size), &device);
   try {
-    Inference inference(request.saved, mesh, {.budget_bytes = budget_of(arguments.budget, kAllBytes)});
+    // What is on a disk may be more than memory has room for.
+    const int64_t unset = arguments.disk.empty() ? kAllBytes : -1;
+    Inference inference(request.saved, mesh,
+                        {.budget_bytes = budget_of(arguments.budget, unset), .disk = arguments.disk});
     const std::vector<int64_t> made = inference.generate(request.prompt, request.options);
     if (mesh.rank() == 0) print(arguments.prompt, made, request.tokenizer);
     return device.is_sound(mesh) ? 0 : 1;
@@ -96,6 +99,7 @@ int run_generate(int argc, char** argv) {
   app.add_option("-n,--ranks", arguments.ranks, "start so many ranks on this host [1]")
       ->check(at_least_one());
   app.add_option("--budget", arguments.budget, kBudgetHelp + ", once a text [all]");
+  app.add_option("--disk", arguments.disk, kDiskHelp);
   app.add_option("--device", arguments.device, kDeviceHelp)->capture_default_str();
   if (!parse(app, argc, argv)) return 0;
   ToolDevice device(arguments.device);

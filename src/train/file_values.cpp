@@ -39,11 +39,7 @@ class FileValues : public InitialValues {
     if (scalar_type_of(tensor.dtype) != dtype || tensor.begin_byte % itemsize(tensor.dtype) != 0 ||
         tensor.numel == 0)
       return {};
-    // The pages cannot be written; that tensors have no read-only memory is LibTorch's.
-    std::shared_ptr<const std::byte> bytes = place.weights->map(place.stored_name);
-    void* const begin = const_cast<std::byte*>(bytes.get());
-    return at::from_blob(
-        begin, tensor.shape, [bytes](void*) {}, at::TensorOptions(dtype));
+    return tensor_over(place.weights->map(place.stored_name), tensor.shape, dtype);
   }
 
  private:
@@ -55,6 +51,14 @@ class FileValues : public InitialValues {
 };
 
 }  // namespace
+
+// The pages cannot be written; that tensors have no read-only memory is LibTorch's.
+at::Tensor tensor_over(const std::shared_ptr<const std::byte>& bytes, const std::vector<int64_t>& shape,
+                       at::ScalarType dtype) {
+  void* const begin = const_cast<std::byte*>(bytes.get());
+  return at::from_blob(
+      begin, shape, [bytes](void*) {}, at::TensorOptions(dtype));
+}
 
 std::shared_ptr<const InitialValues> file_values_of(const Config& config) {
   if (config.model.from.empty() && config.lora.from.empty()) return nullptr;

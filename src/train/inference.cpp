@@ -3,10 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "mesh/agree.h"
 #include "saving/frozen.h"
@@ -16,26 +18,13 @@
 #include "train/training_model.h"
 #include "zero/cpu_operators.h"
 #include "zero/error.h"
-#include "zero/lazy.h"
-#include "zero/model_shape.h"
 #include "zero/placement.h"
 #include "zero/torch_dtype.h"
 
 namespace zero {
 namespace {
 
-std::shared_ptr<LanguageModel> lazy_inference_model(const Config& config) {
-  std::shared_ptr<LanguageModel> model = lazily([&] {
-    auto built = make_language_model(shape_of(config));
-    add_adapters(*built, config.lora);
-    return built;
-  });
-  for (auto& parameter : model->named_parameters()) parameter.value().set_requires_grad(false);
-  model->eval();
-  return model;
-}
-
-EngineOptions engine_options(const Config& config, int64_t budget_bytes,
+EngineOptions engine_options(const Config& config, const InferenceOptions& inference,
                              std::shared_ptr<const InitialValues> values, const TensorParallel& parallel) {
   EngineOptions options;
   parallel.add_to(options);
@@ -43,25 +32,38 @@ EngineOptions engine_options(const Config& config, int64_t budget_bytes,
   options.dtype = config.precision.param_dtype.value_or(Dtype::f32);
   options.fp32_parameters = config.precision.fp32_parameters;
   if (config.precision.autocast) options.autocast = config.precision.autocast_dtype;
-  options.budget_bytes = budget_bytes;
+  options.budget_bytes = inference.budget_bytes;
   options.group_numel = config.residency.group_numel;
   options.cpu_operators = config.cpu_operators;
   options.share_parameters = config.residency.share;
   options.initial_values = std::move(values);
+  if (inference.disk.empty()) return options;
+  options.tiers.parameter = Tier::Disk;
+  options.offload.path = inference.disk;
   return options;
 }
 
-// Null where some rank cannot. With several, a copy would be one of each rank.
-std::shared_ptr<LanguageModel> mapped_on_all(const SavedModel& saved, const Mesh& mesh) {
+// Ranks with the same pages share out what is to be compared with checksums.
+training::CheckShare check_share(const Mesh& mesh) {
+  const std::vector<int> memories = mesh.world().memories();
+  const auto mine = memories.begin() + mesh.rank();
+  return {.number = std::count(memories.begin(), mine, *mine),
+          .count = std::count(memories.begin(), memories.end(), *mine)};
+}
+
+// Null where some rank cannot. With several, a copy would be one of each rank; and with a disk none shall be.
+std::shared_ptr<LanguageModel> mapped_on_all(const SavedModel& saved, const Mesh& mesh,
+                                             const InferenceOptions& options) {
   const PrecisionConfig& types = saved.config.precision;
-  const bool may = saved.hugging_face && types.fp32_parameters.empty() && !types.autocast &&
+  const bool may = options.map_weights && types.fp32_parameters.empty() && !types.autocast &&
                    mesh.device().is_cpu() && saved.config.residency.share &&
                    mesh.group("dp").size() == mesh.size();
   if (!may) return nullptr;
   std::shared_ptr<LanguageModel> model;
   detail::together(mesh, "model", [&] {
-    model = training::mapped_model(
-        saved, scalar_type_of(saved.config.precision.param_dtype.value_or(Dtype::f32)), mesh.size() == 1);
+    model =
+        training::mapped_model(saved, scalar_type_of(saved.config.precision.param_dtype.value_or(Dtype::f32)),
+                               mesh.size() == 1 && options.disk.empty(), check_share(mesh));
   });
   detail::require_same(mesh, model ? "mapped" : "read", "how weights are held");
   return model;
@@ -100,17 +102,17 @@ Inference::Inference(const SavedModel& saved, const Mesh& mesh, const InferenceO
     : mesh_(mesh),
       gathers_once_(options.budget_bytes == kAllBytes),
       uses_our_operators_(saved.config.cpu_operators) {
-  model_ = options.map_weights ? mapped_on_all(saved, mesh) : nullptr;
-  if (model_) return;
   training::naming_older(saved.checkpoint, [&] {
+    model_ = mapped_on_all(saved, mesh, options);
+    if (model_) return;
     training::SavedValues values;
     detail::together(mesh, "model", [&] {
       values = training::values_of(saved);
-      model_ = lazy_inference_model(saved.config);
+      model_ = training::lazy_inference_model(saved.config);
     });
     const TensorParallel parallel = training::parallelized(*model_, saved.config, mesh);
-    engine_ = std::make_unique<Engine>(
-        *model_, SGD{}, engine_options(saved.config, options.budget_bytes, values.values, parallel), mesh);
+    engine_ = std::make_unique<Engine>(*model_, SGD{},
+                                       engine_options(saved.config, options, values.values, parallel), mesh);
     check_left_out(saved, values, *model_, *engine_, parallel, mesh);
   });
 }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
+#include "saving/frozen.h"
 #include "zero/lazy.h"
 #include "zero/model_shape.h"
 
@@ -24,19 +26,41 @@ void read_parameter(const InitialValues& values, const std::string& name, const 
   }
 }
 
-std::shared_ptr<LanguageModel> mapped_model(const SavedModel& saved, at::ScalarType dtype, bool may_copy) {
-  const at::NoGradGuard no_grad;
-  const std::shared_ptr<LanguageModel> model =
-      lazily([&] { return make_language_model(shape_of(saved.config)); });
-  const SavedValues values = values_of(saved);
-  for (auto& item : model->named_parameters()) {
-    at::Tensor parameter = item.value().set_requires_grad(false);
-    const at::Tensor mapped = values.values->mapped(item.key(), dtype);
-    if (!mapped.defined() && !may_copy) return nullptr;
-    parameter.set_data(mapped.defined() ? mapped : at::empty(parameter.sizes(), dtype));
-    if (!mapped.defined()) read_parameter(*values.values, item.key(), parameter);
-  }
+std::shared_ptr<LanguageModel> lazy_inference_model(const Config& config) {
+  std::shared_ptr<LanguageModel> model = lazily([&] {
+    auto built = make_language_model(shape_of(config));
+    add_adapters(*built, config.lora);
+    return built;
+  });
+  for (auto& parameter : model->named_parameters()) parameter.value().set_requires_grad(false);
   model->eval();
+  return model;
+}
+
+std::shared_ptr<LanguageModel> mapped_model(const SavedModel& saved, at::ScalarType dtype, bool may_copy,
+                                            const CheckShare& share) {
+  const at::NoGradGuard no_grad;
+  const SavedValues values = values_of(saved);
+  const std::shared_ptr<LanguageModel> model = lazy_inference_model(saved.config);
+  const auto parameters = model->named_parameters();
+  std::vector<at::Tensor> mapped;
+  for (const auto& item : parameters) {
+    mapped.push_back(values.values->mapped(item.key(), dtype));
+    if (!mapped.back().defined() && !may_copy) return nullptr;
+  }
+  const bool none = std::none_of(mapped.begin(), mapped.end(), [](const auto& one) { return one.defined(); });
+  if (none && !saved.hugging_face) return nullptr;
+  for (size_t i = 0; i < mapped.size(); ++i) {
+    const std::string& name = parameters[i].key();
+    at::Tensor parameter = parameters[i].value();
+    parameter.set_data(mapped[i].defined() ? mapped[i] : at::empty(parameter.sizes(), dtype));
+    if (!mapped[i].defined()) read_parameter(*values.values, name, parameter);
+    if (static_cast<int64_t>(i) % share.count != share.number) continue;
+    if (values.left_out.contains(name))
+      values.require_same(saved, name, detail::frozen_fingerprint(parameter));
+    else if (mapped[i].defined())
+      values.check(name);
+  }
   return model;
 }
 

@@ -59,6 +59,17 @@ class CheckpointValues : public InitialValues {
     if (!straight) out.copy_(values);
   }
 
+  at::Tensor mapped(const std::string& name, at::ScalarType dtype) const override {
+    const std::string stored_name = std::string(kModelPrefix) + name;
+    const auto found = reader_->tensors().find(stored_name);
+    if (found == reader_->tensors().end()) return elsewhere_->mapped(name, dtype);
+    const StoredTensor& tensor = found->second;
+    if (stored_type(tensor.dtype, place_ + ": " + name) != dtype) return {};
+    const std::shared_ptr<const std::byte> bytes = reader_->map(stored_name);
+    if (bytes == nullptr || tensor.pieces.front().offset_bytes % itemsize(tensor.dtype) != 0) return {};
+    return tensor_over(bytes, tensor.shape, dtype);
+  }
+
  private:
   std::shared_ptr<const CheckpointReader> reader_;
   std::string place_;
@@ -123,7 +134,12 @@ SavedValues values_of(const SavedModel& saved) {
     elsewhere = file_values_of(config);
   }
   found.values = std::make_shared<CheckpointValues>(reader, place, std::move(elsewhere));
+  found.reader = reader;
   return found;
+}
+
+void SavedValues::check(const std::string& name) const {
+  if (reader != nullptr && !left_out.contains(name)) reader->check(std::string(kModelPrefix) + name);
 }
 
 void SavedValues::require_same(const SavedModel& saved, const std::string& name, uint64_t fingerprint) const {

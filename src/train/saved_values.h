@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "zero/checkpoint.h"
 #include "zero/engine.h"
 #include "zero/load_model.h"
 
@@ -16,6 +17,11 @@ struct SavedValues {
   // Frozen ones that a checkpoint leaves out and that are read from the directory training began with: the
   // fingerprint (checkpoint/left_out.h) that each must have in the compute type.
   std::map<std::string, uint64_t> left_out = {};
+  std::shared_ptr<const CheckpointReader> reader = {};  // null: a model directory, which has no checksums
+
+  /// Of a parameter in a checkpoint: reads it and compares its checksums, which a mapping does not. Throws
+  /// as CheckpointReader::check.
+  void check(const std::string& name) const;
 
   /// Throws Config, naming the parameter, unless `fingerprint` is the one it was trained with.
   void require_same(const SavedModel& saved, const std::string& name, uint64_t fingerprint) const;
