@@ -23,6 +23,24 @@ EngineOptions everything_in(Tier tier, const fs::path& path) {
   return options;
 }
 
+/// New values are written into a shard that was on its way to the device for a forward that ended without it.
+void write_what_was_fetched_in_vain(const Mesh& mesh, const fs::path& path) {
+  EngineOptions options = everything_in(Tier::Host, path);
+  options.shard_group_ranks = 1;
+  options.budget_bytes = -1;
+  Trained trained(mesh, AdamW{}, options);
+  const Batch batch = batch_of(7, kSamples, kVocabulary);
+  const Tensor tokens = batch.tokens.to(mesh.device()), targets = batch.targets.to(mesh.device());
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : trained.model->named_parameters()) {
+    const Tensor values = torch::zeros(item.value().sizes());
+    trained.engine.forward([&] { return trained.model->loss(tokens, targets); });  // the order is known then
+    trained.engine.set_full_parameter(item.key(), values);                         // nothing is resident
+    trained.engine.forward([&] { return trained.model->embedding(tokens); });
+    trained.engine.set_full_parameter(item.key(), values);
+  }
+}
+
 /// Ranks alone own their slabs, and ranks that share them gather; states on the host and on a disk, all of
 /// them and those of the optimizer only.
 void train_with_everything_away(const Mesh& mesh, const fs::path& /*directory*/) {
@@ -35,6 +53,7 @@ void train_with_everything_away(const Mesh& mesh, const fs::path& /*directory*/)
       trained.steps(0, 3);
     }
   EngineOptions states_alone = everything_in(Tier::Host, disk.path());
+  write_what_was_fetched_in_vain(mesh, disk.path());
   states_alone.tiers.parameter = states_alone.tiers.gradient = Tier::Device;
   Trained trained(mesh, AdamW{}, states_alone);
   trained.steps(0, 3);
@@ -51,8 +70,7 @@ TEST(VirtualOffloadMutations, EachWaitThatIsLeftOutIsAFault) {
   EXPECT_TRUE(std::includes(whole.places.begin(), whole.places.end(), kPlacesOfOffload.begin(),
                             kPlacesOfOffload.end()));
   for (const std::string& place : kPlacesOfOffload) EXPECT_TRUE(whole.places.contains(place)) << place;
-  // Before the CPU writes a shard it has waited for gradients, which come after all gathers.
-  expect_all_missed(kPlacesOfOffload, {"shard on its way"}, 2, train_with_everything_away);
+  expect_all_missed(kPlacesOfOffload, {}, 2, train_with_everything_away);
 }
 
 }  // namespace
