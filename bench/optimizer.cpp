@@ -147,22 +147,48 @@ void run_lars(const KernelSet& set, const Buffers& buffers, int64_t count) {
   run_twice<LARS>(set, buffers, count, {.gradient_scale = 0.5F, .momentum = 0.9F, .lr = 1e-4F});
 }
 
-// bf16 without a master: a few elements at a time become fp32, are updated and rounded.
+// bf16 without a master.
 void run_rounded(const KernelSet& set, const Buffers& buffers, int64_t count) {
-  constexpr int64_t kChunk = 4096;
-  alignas(64) float master[kChunk];
-  auto* const halves = static_cast<uint16_t*>(buffers.parameter);
-  for (int64_t i = 0; i < count; i += kChunk) {
-    const int64_t part = std::min(kChunk, count - i);
-    Buffers here = kernels::advance(buffers, i);
-    here.master = master;
-    here.remainder = nullptr;
-    here.parameter = nullptr;
-    here.parameter_type = Element::none;
-    set.widen(halves + i, master, part);
-    run_adamw(set, here, part);
-    set.round(master, halves + i, part, {42}, i);
-  }
+  Buffers here = buffers;
+  here.remainder = nullptr;
+  here.number = 0;
+  here.rounding = {42};
+  run_adamw(set, here, count);
+}
+
+// Four passes over a matrix of kColumns columns.
+void run_adafactor(const KernelSet& set, const Buffers& buffers, int64_t count) {
+  constexpr int64_t kColumns = 1024, kChunk = 4096;
+  alignas(64) float made[kChunk];
+  double sums[kChunk / 256];
+  const int64_t rows = count / kColumns;
+  std::vector<int32_t> row_bits(rows), column_bits(kColumns);
+  std::vector<double> row_sums(rows), column_sums(kColumns), row_scales(rows, 0x1p40), column_scales(kColumns, 0x1p40);
+  std::vector<float> row_factors(rows, 1.0F), column_factors(kColumns, 1.0F);
+  const auto run = [&](int64_t from, int64_t numel) {
+    return kernels::MatrixRun{.gradient = static_cast<const float*>(buffers.gradient) + from,
+                              .scale = 0.5F,
+                              .first = from,
+                              .count = numel,
+                              .rows = rows,
+                              .cols = kColumns};
+  };
+  set.factored.largest(run(0, count), row_bits.data(), column_bits.data());
+  set.sums_of_squares(buffers.master, Element::f32, count, 256, std::vector<double>(count / 256).data());
+  set.factored.squares(run(0, count), row_scales.data(), column_scales.data(), row_sums.data(), column_sums.data());
+  for (const bool updates : {false, true})
+    for (int64_t i = 0; i < count; i += kChunk) {
+      const int64_t part = std::min(kChunk, count - i);
+      set.factored.directions(run(i, part), row_factors.data(), column_factors.data(), 1e30F, made);
+      if (!updates) {
+        set.sums_of_squares(made, Element::f32, part, 256, sums);
+        benchmark::DoNotOptimize(sums);
+        continue;
+      }
+      Buffers here = kernels::advance(buffers, i);
+      here.gradient = made;
+      set.of<Adafactor>().update(here, {.gradient_scale = 1e-4F}, part);
+    }
 }
 
 void measure(benchmark::State& state, const Work& work, const KernelSet& set, int threads) {
@@ -216,6 +242,8 @@ void register_all() {
                                 {"LAMB", 2, false, run_lamb, 4 + 4 + 16 + 8 + 8 + 2},
                                 // Gradient and master; then all.
                                 {"LARS", 1, false, run_lars, 4 + 4 + 4 + 8 + 8 + 2},
+                                // Gradient four times, master three times, parameter.
+                                {"Adafactor", 0, false, run_adafactor, 4 * 4 + 3 * 4 + 2},
                                 // Gradient, states, and the parameter both ways.
                                 {"AdamW_rounded", 2, true, run_rounded, 4 + 16 + 4}};
   for (const Work& work : kWorks) {

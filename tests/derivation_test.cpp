@@ -64,7 +64,7 @@ json random_model(Draw& draw) {
 
 json random_optimizer(Draw& draw) {
   const auto type =
-      draw.one_of<const char*>({"AdamW", "Adam", "SGD", "Lion", "LAMB", "LARS", "Adagrad", "Muon"});
+      draw.one_of<const char*>({"AdamW", "Adam", "SGD", "Lion", "LAMB", "LARS", "Adagrad", "Muon", "Adafactor"});
   json params{{"lr", 0.01}};
   if (type == std::string("SGD")) params["momentum"] = draw.flip() ? 0.9 : 0;
   return {{"type", type}, {"params", params}};
@@ -142,6 +142,9 @@ void expect_held(const Plan& said, detail::ShardedModel& model) {
     if (!unit.layout.trainable) continue;
     if (unit.has_own_master()) masters += nbytes_of(lent(unit, kMasterState));
     for (const std::string& name : model.optimizer->state_names()) states += nbytes_of(lent(unit, name));
+    for (const std::string_view name : {"exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"})
+      if (said.units[u].factored_numel > 0 && model.states.holds(unit.index, name))
+        states += nbytes_of(lent(unit, name));
     const at::Tensor gradient = lent(unit, kGradientState);
     EXPECT_EQ(dtype_of(gradient.scalar_type()), said.accumulation_dtype);
     gradients += static_cast<int64_t>(gradient.storage().nbytes());

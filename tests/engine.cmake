@@ -11,7 +11,7 @@ zero_test(engine_alone TORCH APART "*AndTheLossAreThePeakOfForward*:Lazy.PeakMem
 zero_test(engine_offload TORCH RANKS 3 USES engine models tiers train FILES engine_offload engine_placement engine_tiers engine_step_ahead engine_step_from_disk engine_disk_faults)
 zero_test(engine_hosts TORCH RANKS 4 USES engine models FILES engine_hosts engine_hosts_network)
 zero_test(loss_scale TORCH RANKS 3 USES engine models LIBS nlohmann_json::nlohmann_json FILES loss_scale engine_values)
-zero_test(precision TORCH RANKS 4 USES engine models LIBS nlohmann_json::nlohmann_json FILES stochastic_rounding mixed_precision zero_redundancy_options loss_scale_steps)
+zero_test(precision TORCH RANKS 4 USES engine models LIBS nlohmann_json::nlohmann_json FILES stochastic_rounding adafactor mixed_precision zero_redundancy_options loss_scale_steps)
 # Models of other programs' people, recorded.
 file(ARCHIVE_EXTRACT INPUT ${CMAKE_CURRENT_SOURCE_DIR}/golden/traced_models.tar.xz DESTINATION ${CMAKE_CURRENT_BINARY_DIR}/traced_models)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/golden/traced_models.tar.xz)

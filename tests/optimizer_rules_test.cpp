@@ -98,12 +98,29 @@ void plain_step(const zero::Muon& r, double lr, double decay, int t, const Tenso
   p.w = p.w * (1 - lr * decay) - lr * factor * nearly_orthogonal(direction);
 }
 
+void plain_step(const zero::Adafactor& r, double lr, double decay, int t, const Tensor& g, Whole& p) {
+  const double rate = std::min(lr, 1 / std::sqrt(t)) * std::max(r.min_rms, p.w.square().mean().sqrt().item<double>());
+  const double beta2 = 1 - std::pow(t, -r.decay_rate);
+  // Means are linear: those of a mean of all squares are the means of all steps' rows and columns.
+  p.v = beta2 * p.v + (1 - beta2) * (g * g + r.eps);
+  Tensor v = p.v;
+  if (p.w.dim() > 1) {
+    const Tensor rows = p.v.mean(-1, true), columns = p.v.mean(-2, true);
+    v = rows * columns / rows.mean(-2, true);
+  }
+  Tensor u = g / v.sqrt();
+  u = rate * u / std::max(1.0, u.square().mean().sqrt().item<double>() / r.clip_threshold);
+  p.m = r.beta1 * p.m + (1 - r.beta1) * u;
+  p.w = p.w * (1 - decay * rate) - p.m;
+}
+
 // Values other than the defaults, so that each of them counts.
 template <class Rule>
 Rule tried(Rule rule) {
   rule.lr = 0.01;
   rule.weight_decay = 0.1;
-  if constexpr (requires { rule.beta1; }) rule.beta1 = 0.8, rule.beta2 = 0.97;
+  if constexpr (requires { rule.beta2; }) rule.beta1 = 0.8, rule.beta2 = 0.97;
+  if constexpr (requires { rule.min_rms; }) rule.beta1 = 0.8, rule.eps = 1e-10, rule.clip_threshold = 0.7;
   if constexpr (requires { rule.momentum; }) rule.momentum = 0.9;
   if constexpr (requires { rule.dampening; }) rule.dampening = 0.2;
   if constexpr (requires { rule.trust_coefficient; }) rule.trust_coefficient = 0.05;

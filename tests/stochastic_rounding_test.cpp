@@ -153,7 +153,8 @@ TEST(StochasticRounding, TheSameBitsForAllRanksStagesTiersAndRules) {
                                                zero::LAMB{.lr = 1e-2},
                                                zero::LARS{.lr = 1},
                                                zero::Muon{.lr = 1e-2},
-                                               zero::AdamW{.lr = 1e-2, .states_8bit = true}};
+                                               zero::AdamW{.lr = 1e-2, .states_8bit = true},
+                                               zero::Adafactor{.beta1 = 0.9}};
   std::map<size_t, std::string> first;
   for (const int ranks : {1, 2, 4})
     for (const int stage : {0, 1, 2, 3}) {

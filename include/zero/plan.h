@@ -65,6 +65,7 @@ struct UnitLayout {
   int64_t padded_numel = 0;               // size of the slab: shard_ranks * shard_numel
   int64_t shard_numel = 0;                // elements one rank owns
   StateTiers tiers = {};                  // where its states are while nobody uses them
+  int64_t factored_numel = 0;             // fp32 numbers of the optimizer's that every rank keeps, in memory
   bool persistent = false;                // stage 3: resident until a step ends, beside the budget
   int64_t slab_bytes() const { return padded_numel * itemsize(dtype); }
 };
@@ -105,6 +106,7 @@ struct OptimizerBytes {
   bool by_element = true;     // updates each element by itself, without norms of parameters
   bool whole_units = false;   // states on disk are in memory a unit at a time, not a piece
   bool splits_master = true;  // works on masters of which a bf16 parameter holds the upper half
+  bool factored = false;      // and factored_numel() fp32 numbers of every parameter, on every rank
   int64_t block_numel = 1;    // elements of a block, and bytes for each beside its elements' own
   int64_t block_bytes = 0;
 };
@@ -121,7 +123,7 @@ struct RankPlan {
   // in backward uses up before they are put anywhere (Plan::keeps_gradient_off_disk()).
   int64_t gradient_bytes = 0;
   int64_t master_bytes = 0;  // shard_numel * (bf16_)master_bytes; 0 for fp32 units: their shard is the master
-  int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes
+  int64_t optimizer_bytes = 0;  // shard_numel * optimizer_bytes + 4 * factored_numel
   // Stage 3 on several shard ranks, or on one with parameters away (Plan::is_away): slabs resident at the
   // peak, min(max(budget, largest slab), all slabs). One operator that needs several units at once holds
   // those together even where they exceed it.

@@ -61,9 +61,23 @@ void require_gradients(const EngineState& state, const std::string& name) {
           "set offload.step_in_backward to off to see gradients that are on disk");
 }
 
+/// Null where it has no such state that every rank keeps whole.
+std::optional<WholeState> whole_state(const ShardedModel& model, const std::string& name, const std::string& kind) {
+  model.place_of(name);
+  for (WholeState& one : model.optimizer->whole_states())
+    if (one.name == name && one.kind == kind) return std::move(one);
+  return {};
+}
+
+at::Tensor values_of(const WholeState& one, const StateStore::Lease& lease) {
+  return lease[one.kind].narrow(0, one.begin, c10::multiply_integers(one.shape)).view(one.shape);
+}
+
 /// The unit, which has such a state of elements.
 int unit_with_state(const ShardedModel& model, const std::string& name, const std::string& kind) {
   const int unit = model.place_of(name).unit;
+  require(!whole_state(model, name, kind), ErrorKind::Usage, name,
+          "every rank keeps its optimizer state '" + kind + "' whole", "use the call for full states");
   const std::vector<std::string> kinds = model.optimizer->state_names();
   const bool is_known = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
   require(is_known && model.states.holds(unit, kind), ErrorKind::Usage, name,
@@ -103,6 +117,16 @@ void write_gradient(EngineState& state, const std::string& name, const at::Tenso
 
 void write_optimizer_state(EngineState& state, const std::string& name, const std::string& kind,
                            const at::Tensor& values, bool is_full) {
+  if (const auto one = is_full ? whole_state(state.model, name, kind) : std::nullopt) {
+    require(values.defined() && values.is_floating_point() && values.sizes() == one->shape, ErrorKind::Usage, name,
+            "new values of '" + kind + "' are not floating-point numbers of shape " +
+                c10::str(at::IntArrayRef(one->shape)));
+    state.settle();
+    state.model.open_to_writes(name);
+    const auto lease = state.model.states.lend(one->unit, {std::string_view(one->kind)}, StateStore::Use::Write);
+    values_of(*one, lease).copy_(values.detach());
+    return;
+  }
   unit_with_state(state.model, name, kind);
   const at::Tensor part = part_of(state.model, name, values, is_full);
   state.settle();
@@ -129,6 +153,10 @@ at::Tensor Engine::full_gradient(const std::string& name) {
 
 at::Tensor Engine::full_optimizer_state(const std::string& name, const std::string& kind) {
   ShardedModel& model = state_->model;
+  if (const auto one = whole_state(model, name, kind)) {
+    const auto whole = model.states.lend(one->unit, {std::string_view(one->kind)}, StateStore::Use::Read);
+    return values_of(*one, whole).clone();
+  }
   const int unit = unit_with_state(model, name, kind);
   const auto lease = model.states.lend(unit, {std::string_view(kind)}, StateStore::Use::Read);
   return model.gather(model.place_of(name), lease[kind]);

@@ -55,7 +55,7 @@ void update(const RuleMemory& memory, const ShardSegment& segment,
 }
 
 /// The same where memory is not what the kernels update: moments in 8 bits, a bf16 master that is rounded
-/// stochastically. Those of some blocks become fp32 in a cache, are updated and go back. `key`: of the
+/// stochastically. Moments of some blocks become fp32 in a cache, are updated and go back. `key`: of the
 /// rounding, where the master is bf16.
 template <class Rule>
 void update_narrow(const RuleMemory& memory, const ShardSegment& segment,
@@ -63,15 +63,12 @@ void update_narrow(const RuleMemory& memory, const ShardSegment& segment,
                    const kernels::RoundingKey& key) {
   constexpr int64_t kChunkNumel = 16 * eight_bit::kBlockNumel;
   const kernels::Buffers buffers = buffers_of(memory);
-  const kernels::KernelSet& all = kernels::best_kernels();
-  const auto& kernel = all.of<Rule>();
-  const bool in_8bit = is_in_8bit(memory);
-  uint16_t* const halves = is_rounded(memory) ? halves_of(memory.master) : nullptr;
+  const auto& kernel = kernels::best_kernels().of<Rule>();
+  const bool in_8bit = is_in_8bit(memory), rounds = is_rounded(memory);
   const NarrowMoments narrow = in_8bit ? NarrowMoments(memory) : NarrowMoments();
   const int64_t chunks = (segment.numel() + kChunkNumel - 1) / kChunkNumel;
   parallel_over(at::empty({chunks}, at::kByte), kLeastNumel / kChunkNumel, [&](int64_t first, int64_t last) {
     alignas(64) std::array<std::array<float, kChunkNumel>, 2> moments;
-    alignas(64) std::array<float, kChunkNumel> master;
     for (int64_t chunk = first; chunk < last; ++chunk) {
       const int64_t from = segment.begin + chunk * kChunkNumel,
                     count = std::min(kChunkNumel, segment.end - from);
@@ -81,14 +78,13 @@ void update_narrow(const RuleMemory& memory, const ShardSegment& segment,
         here.first = moments[0].data();
         here.second = moments[1].data();
       }
-      if (halves != nullptr) {
-        all.widen(halves + from, master.data(), count);
-        here.master = master.data();
+      if (rounds) {
+        here.parameter = halves_of(memory.master) + from;
+        here.number = segment.parameter_begin + from - segment.begin;
+        here.rounding = key;
       }
       kernel.update(here, scalars, count);
       if (in_8bit) narrow.store(from, count, {moments[0].data(), moments[1].data()});
-      if (halves != nullptr)
-        all.round(master.data(), halves + from, count, key, segment.parameter_begin + from - segment.begin);
     }
   });
 }

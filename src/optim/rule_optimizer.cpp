@@ -69,6 +69,8 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
     const bool has_matrices = std::holds_alternative<Muon>(rule_) && !shard.matrices.empty();
     require(!has_matrices || execution_ == Execution::kernels, ErrorKind::Unsupported, "Muon",
             "its matrices are for ranks on CPU", "choose another optimizer on devices");
+    require(!is_factored(rule_) || execution_ == Execution::kernels, ErrorKind::Unsupported, "Adafactor",
+            "its sums over rows and columns are for ranks on CPU", "choose another optimizer on devices");
     const bool rounds = lease[kMasterState].scalar_type() == at::kBFloat16;
     require(!rounds || execution_ == Execution::kernels, ErrorKind::Unsupported, "stochastic_rounding",
             "parameters without a master are for ranks on CPU", "leave it off on devices");
@@ -79,6 +81,7 @@ RuleOptimizer::RuleOptimizer(OptimizerRule rule, std::vector<ParameterGroup> gro
     }
     for (const std::string& kind : kinds_) states_.create(shard.unit, kind, numel, options, shard.tier);
   }
+  if (is_factored(rule_)) create_factors();
   if (execution_ == Execution::fused_operators && segments > 0) make_rows();
 }
 
@@ -223,6 +226,7 @@ void RuleOptimizer::count_step(std::span<const char> used) {
 
 template <class Rule>
 void RuleOptimizer::run(const Rule& rule, const StepInput& input) const {
+  if constexpr (std::is_same_v<Rule, Adafactor>) return step_factored(rule, input);
   constexpr int64_t kSums = kernels::Arithmetic<Rule>::kSums;
   std::vector<double> sums;
   if constexpr (kSums > 0) sums = sums_of(rule, input);
@@ -264,6 +268,7 @@ void RuleOptimizer::set_parameter_steps(std::span<const int64_t> steps) {
   check_steps(steps, steps_.size());
   steps_.assign(steps.begin(), steps.end());
   const auto is_fresh = [&](const ShardSegment& segment) { return steps_[segment.parameter] == 0; };
+  forget_fresh_factors();
   for (const OptimizerShard& shard : shards_) {
     if (std::none_of(shard.segments.begin(), shard.segments.end(), is_fresh)) continue;
     const std::vector<std::string_view> kinds(kinds_.begin(), kinds_.end());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "optim/adafactor.h"
 #include "optim/fused_operators.h"
 #include "optim/kernels/rules.h"
 #include "optim/rule_memory.h"
@@ -28,6 +29,7 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
   bool has_squares_on_device() const override { return execution_ == Execution::fused_operators; }
   void count_step(std::span<const char> used) override;
   std::vector<std::string> state_names() const override;
+  std::vector<WholeState> whole_states() const override { return whole_states_; }
   std::vector<int64_t> parameter_steps() const override { return steps_; }
   void set_parameter_steps(std::span<const int64_t> steps) override;
   AheadUpdates* ahead() override;
@@ -103,6 +105,16 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
                      const at::Tensor& directions) const;
   void step_matrices(const Muon& rule, const StepInput& input) const;
 
+  // Adafactor's passes (adafactor.cpp).
+  void create_factors();
+  void forget_fresh_factors();
+  std::vector<adafactor::Parameter> factored_parameters(const Adafactor& rule, const StepInput& input) const;
+  void measure_factored(const StepInput& input, std::vector<adafactor::Parameter>& all) const;
+  void renew_means(const Adafactor& rule, std::vector<adafactor::Parameter>& all) const;
+  void measure_directions(const Adafactor& rule, const StepInput& input,
+                          std::vector<adafactor::Parameter>& all) const;
+  void step_factored(const Adafactor& rule, const StepInput& input) const;
+
   // By fused operators: scalars stand in a table on the device, a row a segment (rule_optimizer_fused.cpp).
   void make_rows();
   void step_fused(const StepInput& input) const;
@@ -115,6 +127,7 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
   std::vector<ParameterGroup> groups_;
   bool in_8bit_;
   std::vector<std::string> kinds_;  // of its states in the store
+  std::vector<WholeState> whole_states_;
   StateStore& states_;
   std::vector<OptimizerShard> shards_;
   std::vector<size_t> order_;          // of the shards in a sweep

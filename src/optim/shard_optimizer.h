@@ -34,6 +34,8 @@ struct ShardSegment {
   // Elements inside the shard that this rank adds to sums over all ranks (the gradient's norm, a rule's sums
   // of a parameter). Where several ranks hold the same elements, each is counted by one of them.
   int64_t counted_begin = 0, counted_end = 0;
+  // What of them this rank adds to sums over the ranks along "dp" alone; as counted_* where there are no others.
+  int64_t summed_begin = 0, summed_end = 0;
   int dims = 2;            // of the whole parameter
   bool is_matrix = false;  // and updated as one, where the rule knows matrices: then it is in `matrices`
   int64_t numel() const { return end - begin; }
@@ -44,6 +46,22 @@ struct SlabMatrix {
   int parameter = 0;   // as ShardSegment's
   int64_t offset = 0;  // elements from the slab's beginning, row-major
   int64_t rows = 0, cols = 0;
+};
+
+/// A parameter's whole shape, for rules that keep means over its rows and columns.
+struct FactoredParameter {
+  int parameter = 0;  // as ShardSegment's
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+/// One state of one parameter that every rank keeps whole: elements of a state of the unit's in the store.
+struct WholeState {
+  int unit = 0;
+  std::string kind;  // "exp_avg_sq_row"
+  int64_t begin = 0;
+  std::string name;            // the parameter's
+  std::vector<int64_t> shape;  // the state's
 };
 
 /// One unit's shard on this rank, whose values are in a StateStore: 1-D, [shard_numel] each; elements outside
@@ -60,6 +78,7 @@ struct OptimizerShard {
   Tier tier = Tier::Device;               // of the states that the optimizer creates
   std::vector<ShardSegment> segments;     // ascending, disjoint
   std::vector<SlabMatrix> matrices = {};  // of the unit, those of other ranks too
+  std::vector<FactoredParameter> factored = {};  // likewise; Adafactor's
 };
 
 /// A step of which the device knows first whether anything changes, and how much: the host does not wait.
@@ -79,6 +98,12 @@ struct ShardExchange {
   std::function<at::Tensor(const at::Tensor& slab)> reduce_scatter;  // this rank's [n] of the slabs' sum
 };
 
+/// Over all ranks along "dp", in place; all get the same bits.
+struct DpReductions {
+  std::function<void(std::span<double>)> add_up;   // whole numbers, whose sums are exact
+  std::function<void(std::span<double>)> largest;  // the largest of the ranks'
+};
+
 struct StepInput {
   /// Times the raw gradient: 1 / (ranks * micro-batches * loss scale) * clip coefficient (this one only where
   /// the host decides).
@@ -96,6 +121,8 @@ struct StepInput {
   std::function<void(std::span<double> sums)> sum_over_ranks = {};
   /// For rules that need whole matrices; null: the shards are whole slabs. All ranks call it alike.
   const ShardExchange* exchange = nullptr;
+  /// For rules that need sums over rows and columns; null: no other rank counts elements. All ranks call them alike.
+  const DpReductions* dp = nullptr;
   /// In place of `used` and `sum_over_ranks`, where decides_on_device(). The host's part of the step,
   /// count_step(), follows when it knows: before the next one.
   const DeviceDecision* on_device = nullptr;
@@ -154,6 +181,8 @@ class ShardOptimizer {
   /// To load: set_parameter_steps, then write them. Throws Unsupported, naming the type, for a torch
   /// optimizer whose state it does not know.
   virtual std::vector<std::string> state_names() const = 0;
+  /// Beside those: states that are the same on every rank. To load: as those of state_names().
+  virtual std::vector<WholeState> whole_states() const { return {}; }
   /// Number of steps each parameter has taken (index over all units, the same on every rank). Setting it
   /// restores bias correction; a parameter set to 0 steps starts afresh and its state becomes zero.
   virtual std::vector<int64_t> parameter_steps() const = 0;

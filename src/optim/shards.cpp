@@ -117,6 +117,8 @@ ShardSegment part_in(const StatePiece& piece, const ShardSegment& segment) {
   part.end = inside(segment.end);
   part.counted_begin = inside(segment.counted_begin);
   part.counted_end = inside(segment.counted_end);
+  part.summed_begin = inside(segment.summed_begin);
+  part.summed_end = inside(segment.summed_end);
   part.parameter_begin += std::max<int64_t>(0, piece.begin - segment.begin);
   return part;
 }

@@ -17,7 +17,7 @@ int64_t save_copy_bytes(const Plan& plan, bool trainable_only) {
     if (!unit.trainable && trainable_only) continue;
     const int64_t numel = (unit.shard_numel + plan.replica_ranks - 1) / plan.replica_ranks;
     bytes += numel * (unit.trainable ? std::max<int64_t>(4, itemsize(unit.dtype)) : itemsize(unit.dtype));
-    if (unit.trainable) bytes += plan.state.optimizer_bytes_of(numel);
+    if (unit.trainable) bytes += plan.state.optimizer_bytes_of(numel) + unit.factored_numel * kRuleStateBytes;
   }
   return bytes;
 }

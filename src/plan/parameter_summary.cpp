@@ -88,6 +88,7 @@ void apply_rule(const OptimizerRule& rule, const UnitParameter& parameter, bool 
     line.rule = is_matrix ? "Muon (orthogonalised)" : "Muon (AdamW)";
     if (!is_matrix) line.lr *= muon->adamw_lr_scale;
   }
+  if (is_factored(rule)) line.rule += dims < 2 ? " (unfactored)" : " (factored)";
   if (std::holds_alternative<LARS>(rule) && dims < 2) {
     line.rule = "LARS (ratio 1)";
     line.weight_decay = 0;

@@ -406,6 +406,7 @@ RankPlan bytes_of(const Plan& plan, bool on_cpu) {
       rank.gradient_memory_bytes += gradient;
     add(rank.master_bytes, unit.tiers.master, unit.shard_numel * master_bytes_of(state, unit.dtype));
     add(rank.optimizer_bytes, unit.tiers.optimizer, state.optimizer_bytes_of(unit.shard_numel));
+    add(rank.optimizer_bytes, Tier::Device, unit.factored_numel * kRuleStateBytes);
   }
   rank.offloaded_bytes = rank.tier_bytes[static_cast<size_t>(Tier::Disk)] +
                          (on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)]);
@@ -503,6 +504,9 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
        .persistent_total_numel = options.persistent_total_numel,
        .fp32_patterns = options.fp32_parameters},
       dtype ? &*dtype : nullptr);
+  for (UnitLayout& unit : plan.units)
+    if (optimizer.factored && unit.trainable)
+      for (const UnitParameter& parameter : unit.parameters) unit.factored_numel += factored_numel(parameter.shape);
   require(!options.stochastic_rounding ||
               std::any_of(plan.units.begin(), plan.units.end(),
                           [](const UnitLayout& unit) { return unit.trainable && unit.dtype == Dtype::bf16; }),

@@ -17,6 +17,7 @@ inline int64_t master_bytes_of(const StateBytes& state, Dtype parameter) {
 inline OptimizerBytes bytes_of_rule(const OptimizerRule& rule) {
   OptimizerBytes bytes{.states = rule_state_bytes(rule), .by_element = updates_by_element(rule)};
   if (has_8bit_states(rule) || sums_parameters(rule)) bytes.block_numel = kStateBlockNumel;
+  bytes.factored = is_factored(rule);
   if (!has_8bit_states(rule)) return bytes;
   bytes.block_bytes = static_cast<int64_t>(rule_state_names(rule).size()) * kRuleStateBytes;
   return bytes;

@@ -1,6 +1,7 @@
 #include "zero/optimizer_rules.h"
 
 #include <cmath>
+#include <limits>
 
 #include "rules/check.h"
 #include "zero/error.h"
@@ -54,15 +55,25 @@ bool has_8bit_states(const OptimizerRule& rule) {
 }
 
 bool sums_parameters(const OptimizerRule& rule) {
-  return std::holds_alternative<LAMB>(rule) || std::holds_alternative<LARS>(rule);
+  return std::holds_alternative<LAMB>(rule) || std::holds_alternative<LARS>(rule) || is_factored(rule);
 }
 
 bool updates_by_element(const OptimizerRule& rule) {
   return !sums_parameters(rule) && !std::holds_alternative<Muon>(rule);
 }
 
+bool is_factored(const OptimizerRule& rule) { return std::holds_alternative<Adafactor>(rule); }
+
+int64_t factored_numel(std::span<const int64_t> shape) {
+  int64_t numel = 1;
+  for (const int64_t size : shape) numel *= size;
+  if (shape.size() < 2 || numel == 0) return numel;
+  return numel / shape[shape.size() - 1] + numel / shape[shape.size() - 2];
+}
+
 std::span<const NamedRule> named_rules() {
-  static const std::array<NamedRule, 2> all{{
+  static const std::array<NamedRule, 3> all{{
+      {"TorchAdafactor", Adafactor{.eps = std::numeric_limits<float>::epsilon(), .torch_form = true}},
       {"FusedLAMB", LAMB{.undecayed_ratio = false}},
       {"NVLAMB", LAMB{}},
   }};

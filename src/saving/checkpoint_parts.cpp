@@ -61,6 +61,25 @@ std::vector<PartPiece> whole_piece(const std::vector<int64_t>& shape, int64_t be
   return pieces_of({shape, Box::whole(shape), {}}, begin, numel);
 }
 
+/// Every rank has them: the first one saves.
+bool saves_whole_states(const ShardedModel& model, const std::string& name) {
+  const auto place = model.place_of(name);
+  const ParameterPart& held = model.layout(place.unit).parameters[static_cast<size_t>(place.parameter)].part;
+  if (held.is_copy || model.all.rank() != 0) return false;
+  return std::all_of(held.replicated_over.begin(), held.replicated_over.end(),
+                     [&](const std::string& axis) { return model.mesh.group(axis).rank() == 0; });
+}
+
+Part part_of(ShardedModel& model, const WholeState& one) {
+  const int64_t numel = c10::multiply_integers(one.shape);
+  return {.name = std::string(checkpoint::kOptimizerPrefix) + one.kind + "/" + one.name,
+          .shape = one.shape,
+          .pieces = whole_piece(one.shape, 0, numel),
+          .states = &model.states,
+          .where = {.unit = one.unit, .begin = one.begin, .end = one.begin + numel},
+          .kind = one.kind};
+}
+
 }  // namespace
 
 at::Tensor taken_piece(const at::Tensor& values, const PartPiece& piece) {
@@ -122,6 +141,8 @@ std::vector<Part> parts_of(ShardedModel& model, bool share_among_replicas) {
   for (const int unit : model.trainable)
     for (const std::string& name : model.optimizer->state_names())
       add(std::string(checkpoint::kOptimizerPrefix) + name + "/", unit, name, /*is_split=*/false);
+  for (const WholeState& one : model.optimizer->whole_states())
+    if (!share_among_replicas || saves_whole_states(model, one.name)) result.push_back(part_of(model, one));
   return result;
 }
 

@@ -197,9 +197,15 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
     for (ShardSegment& segment : shard.segments) segment.group = group_of[segment.parameter];
     if (std::holds_alternative<Muon>(spec))
       find_matrices(layout(u), first_parameter_[u], group_of, options.groups, shard);
+    if (std::holds_alternative<Adafactor>(spec)) find_factored(layout(u), first_parameter_[u], shard);
     optimizer_shards.push_back(std::move(shard));
   }
   if (replica_group.size() > 1) share_out_sums();
+  for (OptimizerShard& shard : optimizer_shards)
+    for (ShardSegment& segment : shard.segments) {
+      segment.summed_begin = segment.counted_begin;
+      segment.summed_end = segment.counted_end;
+    }
   if (axes_->spans_other_axes()) counted_elsewhere_ = leave_out_copies(optimizer_shards, *axes_);
   optimizer = make_shard_optimizer(spec, options.groups, states, optimizer_shards, parameter_count(),
                                    options.rounding_seed);
@@ -312,6 +318,19 @@ ShardExchange ShardedModel::exchange() const {
               }};
 }
 
+DpReductions ShardedModel::dp_reductions() const {
+  const auto with = [this](Group::Reduce how) {
+    return [this, how](std::span<double> values) {
+      const WaitPlace place("sums of rows and columns");
+      const at::Tensor own = at::from_blob(values.data(), {std::ssize(values)}, at::kDouble);
+      const at::Tensor there = own.to(mesh.device(), /*non_blocking=*/false, /*copy=*/true);
+      all.all_reduce(there, how, "sums of rows and columns").wait();
+      own.copy_(there);
+    };
+  };
+  return {.add_up = with(Group::Reduce::Sum), .largest = with(Group::Reduce::Max)};
+}
+
 // What this rank adds to the square of the norm, fp64 [1] on the mesh's device. Not finite where any of its
 // gradients is not, counted or not.
 at::Tensor ShardedModel::own_squares(double scale) {
@@ -409,6 +428,8 @@ void ShardedModel::update(StepInput input, const at::Tensor& sums) {
   input.sum_over_ranks = [this](std::span<double> own) { axes_->sum_over_ranks(own); };
   const ShardExchange between = exchange();
   if (shard_group.size() > 1) input.exchange = &between;
+  const DpReductions reductions = dp_reductions();
+  if (all.size() > 1) input.dp = &reductions;
   run(input);
 }
 

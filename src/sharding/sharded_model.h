@@ -121,6 +121,7 @@ class ShardedModel {
     return plan.units[place.unit].parameters[place.parameter];
   }
   ShardExchange exchange() const;
+  DpReductions dp_reductions() const;
   at::Tensor own_squares(double scale);
   void take_squares_of_leaving();
   at::Tensor add_up_step();

@@ -30,6 +30,7 @@ States states_of(const Plan& plan) {
           (whole_gradient ? unit.padded_numel : unit.shard_numel) * plan.state.gradient_bytes;
     in(states.masters, unit.tiers.master) += unit.shard_numel * master_bytes_of(plan.state, unit.dtype);
     in(states.optimizer, unit.tiers.optimizer) += plan.state.optimizer_bytes_of(unit.shard_numel);
+    in(states.optimizer, Tier::Device) += unit.factored_numel * kRuleStateBytes;
   }
   return states;
 }

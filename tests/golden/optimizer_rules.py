@@ -3,7 +3,7 @@
 
 usage: optimizer_rules.py > optimizer_rules.json
 
-Recorded with torch 2.11.0 and pytorch_optimizer 4.1.0 (`pip download --no-deps`). Values and gradients are whole
+Recorded with torch 2.11.0, pytorch_optimizer 4.1.0 and transformers 5.24.0 (`pip download --no-deps`). Values and gradients are whole
 numbers over 2^15, so that the test draws the same; of the results every STRIDE-th element is kept.
 """
 import importlib.metadata
@@ -11,6 +11,7 @@ import json
 
 import torch
 import pytorch_optimizer
+import transformers
 
 STEPS = 5
 STRIDE = 7
@@ -66,6 +67,17 @@ CASES = [
      lambda p: [torch.optim.Muon([p["matrix"]], lr=0.02, nesterov=False, weight_decay=0,
                                  adjust_lr_fn="match_rms_adamw"),
                 torch.optim.AdamW([p["vector"]], lr=0.02, betas=(0.8, 0.95), weight_decay=0)]),
+    ("Adafactor", {}, one(lambda p: transformers.Adafactor(p))),
+    ("Adafactor", {"warmup_init": True, "beta1": 0.9, "weight_decay": 0.1, "clip_threshold": 0.5},
+     one(lambda p: transformers.Adafactor(p, warmup_init=True, beta1=0.9, weight_decay=0.1, clip_threshold=0.5))),
+    ("Adafactor", {"lr": 0.02, "relative_step": False, "scale_parameter": False, "eps": 1e-5, "decay_rate": 0.6},
+     one(lambda p: transformers.Adafactor(p, lr=0.02, relative_step=False, scale_parameter=False, eps=(1e-5, 1e-3),
+                                          decay_rate=-0.6))),
+    ("Adafactor", {"torch_form": True, "eps": torch.finfo(torch.float32).eps},
+     one(lambda p: torch.optim.Adafactor(p))),
+    ("Adafactor", {"torch_form": True, "lr": 0.8, "eps": 0.5, "min_rms": 0.7, "clip_threshold": 1.1, "decay_rate": 0.5,
+                   "weight_decay": 0.05},
+     one(lambda p: torch.optim.Adafactor(p, lr=0.8, eps=(0.5, 0.7), d=1.1, beta2_decay=-0.5, weight_decay=0.05))),
     ("AdamW", {"lr": 0.02, "betas": [0.8, 0.95], "weight_decay": 0.1},
      one(lambda p: torch.optim.AdamW(p, lr=0.02, betas=(0.8, 0.95), weight_decay=0.1))),
 ]
@@ -74,7 +86,7 @@ CASES = [
 def main():
     torch.set_num_threads(1)
     cases = [{"rule": rule, "params": params, **run(make)} for rule, params, make in CASES]
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "pytorch_optimizer")}
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "pytorch_optimizer", "transformers")}
     lines = ",\n".join(json.dumps(case) for case in cases)
     print(f'{{"versions": {json.dumps(versions)}, "steps": {STEPS}, "stride": {STRIDE}, "cases": [\n{lines}\n]}}')
 

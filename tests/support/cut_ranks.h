@@ -74,6 +74,7 @@ inline at::Tensor drawn(int64_t numel, int64_t number) {
 struct CutRun {
   at::Tensor matrix, vector;       // flat
   std::vector<at::Tensor> states;  // of the slab, by kind
+  std::vector<at::Tensor> means;   // of rows, of columns and of the vector: Adafactor's
 };
 
 /// Steps of `rule` on drawn values and gradients; shards are cut at multiples of 256.
@@ -93,6 +94,7 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
   };
   fill(slab, 0);
   std::vector<std::vector<at::Tensor>> states(static_cast<size_t>(ranks));
+  std::vector<at::Tensor> means;
   SumOfThreads sum(ranks);
   TensorsOfThreads tensors(ranks);
   const auto of_rank = [&](int rank) {
@@ -114,12 +116,22 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
                                 .parameter_begin = begin - one.at,
                                 .counted_begin = begin - rank * shard_numel,
                                 .counted_end = end - rank * shard_numel,
+                                .summed_begin = begin - rank * shard_numel,
+                                .summed_end = end - rank * shard_numel,
                                 .dims = one.dims,
                                 .is_matrix = one.dims == 2 && std::holds_alternative<Muon>(rule)});
     }
     if (std::holds_alternative<Muon>(rule))
       shard.matrices.push_back(
           {.parameter = 0, .offset = 0, .rows = matrix_shape[0], .cols = matrix_shape[1]});
+    if (is_factored(rule)) shard.factored = {{0, "p0", matrix_shape}, {1, "p1", {37}}};
+    const DpReductions dp{.add_up = [&](std::span<double> own) { sum.add_up(own); },
+                          .largest =
+                              [&](std::span<double> own) {
+                                const auto numel = static_cast<int64_t>(own.size());
+                                const at::Tensor mine = at::from_blob(own.data(), {numel}, at::kDouble);
+                                mine.copy_(std::get<0>(at::stack(tensors.gather(rank, mine.clone())).max(0)));
+                              }};
     const ShardExchange exchange{
         .rank = rank,
         .ranks = ranks,
@@ -140,8 +152,12 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
                        .lr = rule_lr(rule),
                        .used = used,
                        .sum_over_ranks = [&](std::span<double> own) { sum.add_up(own); },
-                       .exchange = ranks > 1 ? &exchange : nullptr});
+                       .exchange = ranks > 1 ? &exchange : nullptr,
+                       .dp = ranks > 1 ? &dp : nullptr});
     }
+    if (rank == 0)
+      for (const char* kind : {"exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"})
+        if (is_factored(rule)) means.push_back(store.lend(0, {std::string_view(kind)}, StateStore::Use::Read)[kind].clone());
     for (const std::string& kind : optimizer->state_names())
       states[static_cast<size_t>(rank)].push_back(
           store.lend(0, {std::string_view(kind)}, StateStore::Use::Read)[kind].clone());
@@ -150,7 +166,7 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
   for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(of_rank, rank);
   for (std::thread& thread : threads) thread.join();
   CutRun run{
-      .matrix = slab.narrow(0, 0, matrix_numel), .vector = slab.narrow(0, vector_at, 37), .states = {}};
+      .matrix = slab.narrow(0, 0, matrix_numel), .vector = slab.narrow(0, vector_at, 37), .states = {}, .means = means};
   for (size_t kind = 0; kind < states[0].size(); ++kind) {
     std::vector<at::Tensor> parts;
     for (const auto& of : states) parts.push_back(of[kind]);

@@ -5,7 +5,8 @@
 
 #include <immintrin.h>
 
-#include "optim/kernels/passes.h"
+#include "optim/kernels/kernel_set.h"
+#include "optim/kernels/random_words.h"
 
 namespace zero::kernels {
 namespace {
@@ -66,6 +67,16 @@ struct Avx2 {
     // Packing saturates.
     const __m256i rest = in_order(_mm256_packs_epi32(remainder_of(x.a, a), remainder_of(x.b, b)));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(remainder), rest);
+  }
+
+  static void store_rounded(uint16_t* half, Reg x, uint64_t key, int64_t number) {
+    const __m256i random = random_words(static_cast<uint32_t>(number / 2), key);
+    const auto rounded = [](__m256 values, __m128i bits) {
+      const __m256i sum = _mm256_add_epi32(_mm256_castps_si256(values), _mm256_cvtepu16_epi32(bits));
+      return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(kBf16Nan), is_nan(values));
+    };
+    store_halves(half, packed(rounded(x.a, _mm256_castsi256_si128(random)),
+                              rounded(x.b, _mm256_extracti128_si256(random, 1))));
   }
 
   struct Squares {

@@ -7,7 +7,8 @@
 
 #include <immintrin.h>
 
-#include "optim/kernels/passes.h"
+#include "optim/kernels/kernel_set.h"
+#include "optim/kernels/random_words.h"
 
 namespace zero::kernels {
 namespace {
@@ -74,6 +75,15 @@ struct Avx512 {
     store_halves(half, _mm512_maskz_cvtepi32_epi16(0xffff, halves));
     // Narrowing saturates.
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(remainder), _mm512_maskz_cvtsepi32_epi16(0xffff, rest));
+  }
+
+  static void store_rounded(uint16_t* half, Reg value, uint64_t key, int64_t number) {
+    const __m256i random = random_words(static_cast<uint32_t>(number / 2), key);
+    const __m512i sum =
+        _mm512_add_epi32(_mm512_castps_si512(value), _mm512_maskz_cvtepu16_epi32(0xffff, random));
+    const __m512i halves = _mm512_mask_mov_epi32(_mm512_maskz_srli_epi32(0xffff, sum, 16), is_nan(value),
+                                                 _mm512_set1_epi32(kBf16Nan));
+    store_halves(half, _mm512_maskz_cvtepi32_epi16(0xffff, halves));
   }
 
   struct Squares {

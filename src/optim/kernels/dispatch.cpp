@@ -52,6 +52,7 @@ Buffers advance(Buffers buffers, int64_t count) {
   }
   if (buffers.first) buffers.first += count;
   if (buffers.second) buffers.second += count;
+  if (buffers.number >= 0) buffers.number += count;
   return buffers;
 }
 

@@ -40,6 +40,10 @@ struct Buffers {
   float* second = nullptr;
   Element gradient_type = Element::f32;
   Element parameter_type = Element::none;  // none: no copy
+  // Not negative: the parameter is bf16, it is the master, and new values are rounded stochastically. The first
+  // element's number in the rounding.
+  int64_t number = -1;
+  RoundingKey rounding = {};
 };
 
 /// The same buffers, `count` elements further on.
@@ -63,6 +67,27 @@ struct KernelsOfRules<std::variant<Rules...>> {
   using type = std::tuple<RuleKernels<Rules>...>;
 };
 
+/// Elements [first, first + count) of matrices [.., rows, cols], one after the other.
+struct MatrixRun {
+  const void* gradient = nullptr;  // of the first
+  Element type = Element::f32;
+  float scale = 1;  // what they are multiplied by first
+  int64_t first = 0, count = 0;
+  int64_t rows = 1, cols = 1;
+};
+/// Over a gradient whose squares are kept as means over rows and columns. Arrays are of all rows, and of the columns
+/// of all matrices.
+struct FactoredKernels {
+  /// The largest magnitudes: bits of fp32 values.
+  void (*largest)(const MatrixRun& run, int32_t* rows, int32_t* columns);
+  /// Adds squares times a power of two, rounded to whole numbers below 2^51 each.
+  void (*squares)(const MatrixRun& run, const double* row_scales, const double* column_scales, double* row_sums,
+                  double* column_sums);
+  /// element * min(its row's factor * its column's, most).
+  void (*directions)(const MatrixRun& run, const float* row_factors, const float* column_factors, float most,
+                     float* directions);
+};
+
 /// One implementation of all kernels.
 struct KernelSet {
   std::string_view name;  // "reference", "avx2", "avx512"
@@ -76,6 +101,8 @@ struct KernelSet {
   /// bf16 to fp32, and back rounded up or down at random; see RoundingKey.
   void (*widen)(const uint16_t* halves, float* values, int64_t count);
   void (*round)(const float* values, uint16_t* halves, int64_t count, const RoundingKey& key, int64_t first);
+
+  FactoredKernels factored;
 
   template <class Rule>
   const RuleKernels<Rule>& of() const {

@@ -69,6 +69,19 @@ struct Master {
   }
 };
 
+/// bf16 that is the master itself: new values are rounded stochastically. b.number is even where vectors begin, and all
+/// of a pass is in one run (for_each_rounding_run()).
+struct RoundedMaster {
+  template <class V>
+  ZERO_ANY_DEVICE static typename V::Reg load(const Buffers& b, int64_t i) {
+    return load_as<V, Element::bf16>(b.parameter, i);
+  }
+  template <class V>
+  ZERO_ANY_DEVICE static void store(const Buffers& b, int64_t i, typename V::Reg value) {
+    V::store_rounded(static_cast<uint16_t*>(b.parameter) + i, value, b.rounding.bits, b.number + i);
+  }
+};
+
 /// Element i goes into lane i % 16, whatever the variant; lanes are added as a tree. Vectors are as wide.
 constexpr int64_t kLanes = 16;
 
@@ -131,9 +144,12 @@ ZERO_ANY_DEVICE void run_elements(const Buffers& b, const typename Rule::Scalars
 /// Whole vectors, then the tail one by one.
 template <class V, class Rule, Element kGradient, class Weights, int kStates, Phase kPhase>
 void run_pass(const Buffers& b, const typename Rule::Scalars& s, int64_t count) {
-  const int64_t whole = count - count % V::kWidth;
+  // Two elements share random bits.
+  const int64_t lead = std::is_same_v<Weights, RoundedMaster> && count > 0 ? b.number % 2 : 0;
+  const int64_t whole = count - (count - lead) % V::kWidth;
   NoSums none;
-  run_elements<V, Rule, kGradient, Weights, kStates, kPhase>(b, s, 0, whole, none);
+  if (lead > 0) run_elements<Scalar, Rule, kGradient, Weights, kStates, kPhase>(b, s, 0, lead, none);
+  run_elements<V, Rule, kGradient, Weights, kStates, kPhase>(b, s, lead, whole, none);
   run_elements<Scalar, Rule, kGradient, Weights, kStates, kPhase>(b, s, whole, count, none);
 }
 
@@ -201,12 +217,34 @@ void with_states(const Buffers& buffers, F f) {
   }
 }
 
+/// use(from, numel, mixed key, number of the first in its run) for parts of `count` elements from number `first` on. A
+/// pair's number has 32 bits; its upper half is mixed into the key.
+template <class Use>
+void for_each_rounding_run(int64_t count, const RoundingKey& key, int64_t first, Use use) {
+  constexpr int64_t kRunNumel = int64_t{1} << 33;
+  for (int64_t i = 0; i < count;) {
+    const int64_t at = first + i, run = at / kRunNumel, in_run = at % kRunNumel;
+    const int64_t part = std::min(count - i, kRunNumel - in_run);
+    use(i, part, run == 0 ? key.bits : mix_bits(key.bits + static_cast<uint64_t>(run)), in_run);
+    i += part;
+  }
+}
+
 template <class V, class Rule>
 void update_pass(const Buffers& buffers, const typename Rule::Scalars& scalars, int64_t count) {
   constexpr Phase kPhase = kUpdatePhase<Rule>;
   const auto run = [&](auto gradient) {
-    with_master(buffers, [&](auto weights) {
-      with_states<Rule>(buffers, [&](auto states) {
+    with_states<Rule>(buffers, [&](auto states) {
+      if (buffers.number >= 0)
+        return for_each_rounding_run(
+            count, buffers.rounding, buffers.number,
+            [&](int64_t from, int64_t numel, uint64_t key, int64_t number) {
+              Buffers part = advance(buffers, from);
+              part.rounding.bits = key;
+              part.number = number;
+              run_pass<V, Rule, gradient.value, RoundedMaster, states.value, kPhase>(part, scalars, numel);
+            });
+      with_master(buffers, [&](auto weights) {
         run_pass<V, Rule, gradient.value, decltype(weights), states.value, kPhase>(buffers, scalars, count);
       });
     });
@@ -305,16 +343,6 @@ void join(const uint16_t* halves, const Remainder* remainders, float* masters, i
   for (int64_t i = whole; i < count; ++i) masters[i] = Scalar::load_split(halves + i, remainders + i);
 }
 
-/// The random bits of two elements, 16 each: murmur3's finaliser (Appleby) over their pair's number, with
-/// half of the key on the way and a third round after it.
-inline uint32_t random_word(uint32_t pair, uint32_t low, uint32_t high) {
-  uint32_t x = pair * 0x9e3779b1U + low;
-  x = (x ^ (x >> 16)) * 0x85ebca6bU;
-  x = ((x ^ (x >> 13)) + high) * 0xc2b2ae35U;
-  x = (x ^ (x >> 16)) * 0x7feb352dU;
-  return x ^ (x >> 15);
-}
-
 constexpr int64_t kRoundedAtATime = 2048;
 
 /// At most kRoundedAtATime elements, from the first or the second one of a pair on.
@@ -327,52 +355,20 @@ inline void round_run(const float* values, uint16_t* halves, int64_t count, uint
   for (uint32_t i = 0; i < pairs; ++i) words[i] = random_word(pair + i, low, high);
   std::memcpy(random, words, pairs * sizeof *words);
   const uint16_t* const here = random + (is_odd ? 1 : 0);
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = bits_of(values[i]);
-    const uint32_t moved = (bits + here[i]) >> 16;
-    // Infinity has nothing to cut off; a NaN is the quiet one.
-    halves[i] = static_cast<uint16_t>((bits & 0x7fffffffU) > kInfinityBits ? uint32_t{kBf16Nan} : moved);
-  }
+  for (int64_t i = 0; i < count; ++i) halves[i] = rounded_by(values[i], here[i]);
 }
 
-/// A pair's number has 32 bits; its upper half is mixed into the key.
 inline void round_randomly(const float* values, uint16_t* halves, int64_t count, const RoundingKey& key,
                            int64_t first) {
-  constexpr int64_t kPairs = int64_t{1} << 32;
-  for (int64_t i = 0; i < count;) {
-    const int64_t at = first + i, run = at / (2 * kPairs), in_run = at % (2 * kPairs);
-    const int64_t part = std::min({count - i, kRoundedAtATime, 2 * kPairs - in_run});
-    const uint64_t mixed = run == 0 ? key.bits : mix_bits(key.bits + static_cast<uint64_t>(run));
-    round_run(values + i, halves + i, part, mixed, static_cast<uint32_t>(in_run / 2), in_run % 2 != 0);
-    i += part;
-  }
+  for_each_rounding_run(count, key, first, [&](int64_t from, int64_t numel, uint64_t mixed, int64_t number) {
+    for (int64_t i = 0; i < numel; i += kRoundedAtATime)
+      round_run(values + from + i, halves + from + i, std::min(kRoundedAtATime, numel - i), mixed,
+                static_cast<uint32_t>((number + i) / 2), (number + i) % 2 != 0);
+  });
 }
 
 inline void widen_halves(const uint16_t* halves, float* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) values[i] = from_bf16(halves[i]);
-}
-
-template <class V, class Rule>
-constexpr RuleKernels<Rule> rule_kernels() {
-  RuleKernels<Rule> kernels{.update = update_pass<V, Arithmetic<Rule>>, .direction = nullptr};
-  if constexpr (Arithmetic<Rule>::kSums > 0) kernels.direction = direction_pass<V, Arithmetic<Rule>>;
-  return kernels;
-}
-
-template <class V, class... Rules>
-constexpr std::tuple<RuleKernels<Rules>...> all_rule_kernels(const std::variant<Rules...>*) {
-  return {rule_kernels<V, Rules>()...};
-}
-
-template <class V>
-constexpr KernelSet kernel_set(std::string_view name) {
-  return {name,
-          all_rule_kernels<V>(static_cast<const OptimizerRule*>(nullptr)),
-          sums_of_squares<V>,
-          split<V>,
-          join<V>,
-          widen_halves,
-          round_randomly};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The portable kernels: a plain loop that defines the bits of all others.
-#include "optim/kernels/passes.h"
+#include "optim/kernels/kernel_set.h"
 #include "optim/kernels/variants.h"
 
 namespace zero::kernels {

@@ -367,4 +367,34 @@ struct Arithmetic<Adagrad> {
   }
 };
 
+/// Adafactor's last pass, where x.gradient is u before its rate (optim/adafactor.h).
+template <>
+struct Arithmetic<Adafactor> {
+  struct Scalars {
+    float gradient_scale = 1;  // rate / max(1, RMS(u) / clip_threshold)
+    float decay = 1;           // 1 - weight_decay * rate
+    float beta1 = 0, one_minus_beta1 = 1;
+  };
+  static constexpr int kSums = 0, kLeastStates = 0, kMostStates = 1;
+
+  static Scalars scalars(const Adafactor& rule, const Rates& rates) {
+    return {.gradient_scale = rounded(rates.lr * rates.gradient_scale),
+            .decay = rounded(1 - rates.lr * rates.weight_decay),
+            .beta1 = rounded(rule.beta1),
+            .one_minus_beta1 = rounded(1 - rule.beta1)};
+  }
+
+  template <class V, int kStates>
+  ZERO_ANY_DEVICE [[gnu::always_inline]] static inline void update(const Scalars& s,
+                                                                   Elements<V, kStates>& x) {
+    auto u = V::mul(x.gradient, V::set(s.gradient_scale));
+    if constexpr (kStates > 0) {
+      auto& m = x.states[0];
+      m = V::add(V::mul(m, V::set(s.beta1)), V::mul(V::set(s.one_minus_beta1), u));
+      u = m;
+    }
+    x.master = V::sub(V::mul(x.master, V::set(s.decay)), u);
+  }
+};
+
 }  // namespace zero::kernels

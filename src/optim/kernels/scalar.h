@@ -71,6 +71,22 @@ ZERO_ANY_DEVICE inline uint16_t to_f16(float value) {
   return sign | static_cast<uint16_t>(kept + (lost > half || (lost == half && (kept & 1))));
 }
 
+/// The random bits of two elements, 16 each: murmur3's finaliser (Appleby) over their pair's number, with
+/// half of the key on the way and a third round after it.
+ZERO_ANY_DEVICE inline uint32_t random_word(uint32_t pair, uint32_t low, uint32_t high) {
+  uint32_t x = pair * 0x9e3779b1U + low;
+  x = (x ^ (x >> 16)) * 0x85ebca6bU;
+  x = ((x ^ (x >> 13)) + high) * 0xc2b2ae35U;
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  return x ^ (x >> 15);
+}
+
+/// The value rounded up or down by 16 random bits. Infinity has nothing to cut off; a NaN is the quiet one.
+ZERO_ANY_DEVICE inline uint16_t rounded_by(float value, uint16_t random) {
+  const uint32_t bits = bits_of(value);
+  return (bits & 0x7fffffffU) > kInfinityBits ? kBf16Nan : static_cast<uint16_t>((bits + random) >> 16);
+}
+
 struct Scalar {
   using Reg = float;
   static constexpr int64_t kWidth = 1;
@@ -101,6 +117,12 @@ struct Scalar {
   ZERO_ANY_DEVICE static void store_split(uint16_t* half, Remainder* remainder, Reg value) {
     *half = to_bf16(value);
     *remainder = remainder_of(value, *half);
+  }
+  /// As RoundingKey says; element `number` has its half of its pair's bits.
+  ZERO_ANY_DEVICE static void store_rounded(uint16_t* half, Reg value, uint64_t key, int64_t number) {
+    const uint32_t word = random_word(static_cast<uint32_t>(number / 2), static_cast<uint32_t>(key),
+                                      static_cast<uint32_t>(key >> 32));
+    *half = rounded_by(value, static_cast<uint16_t>(number % 2 == 0 ? word : word >> 16));
   }
 };
 
