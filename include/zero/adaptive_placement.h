@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "zero/engine.h"
@@ -27,15 +28,19 @@ namespace zero {
 /// with the engine as it was. Collective.
 void move_states(Engine& engine, const TierPlan& tiers, const std::filesystem::path& directory);
 
-/// On the CPU. Must not outlive the engine.
+/// Must not outlive the engine.
 class AdaptivePlacement {
  public:
+  /// The most bytes that this rank's device has held since it was asked last, and begins anew.
+  using DevicePeak = std::function<int64_t()>;
+
   /// `options`: the engine's, as they were before a placement was chosen for them, if one was. `request`: as
   /// for choose_tiers(); its activations are what the placement so far was chosen for, zeros where nothing
-  /// is known before a step was measured. `directory`: as for move_states(). Throws Unsupported for a device,
-  /// for torch optimizers and for pipelines, Usage without use_training_allocator().
+  /// is known before a step was measured. `directory`: as for move_states(). `device_peak`: where the engine
+  /// computes on a device. Throws Unsupported for a device without it and for torch optimizers, Usage for
+  /// pipelines and on a CPU without use_training_allocator().
   AdaptivePlacement(Engine& engine, EngineOptions options, const TierRequest& request,
-                    std::filesystem::path directory);
+                    std::filesystem::path directory, DevicePeak device_peak = {});
 
   /// After a step: looks at the most that tensors have used on any rank since the last call. Where that is
   /// more than the budget, chooses again with what was measured in place of request.activations, moves the
@@ -49,6 +54,7 @@ class AdaptivePlacement {
   int64_t moved_bytes() const { return moved_bytes_; }  // of this rank's states, by all moves
 
  private:
+  int64_t take_peak();
   int64_t measure();
   TierPlan choose_for(const ActivationBytes& measured) const;
 
@@ -56,6 +62,7 @@ class AdaptivePlacement {
   EngineOptions options_;
   TierRequest request_;
   std::filesystem::path directory_;
+  DevicePeak device_peak_;
   int64_t peak_bytes_ = 0, moves_ = 0, moved_bytes_ = 0;
 };
 

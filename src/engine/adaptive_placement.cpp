@@ -85,19 +85,32 @@ void move_states(Engine& engine, const TierPlan& tiers, const std::filesystem::p
 }
 
 AdaptivePlacement::AdaptivePlacement(Engine& engine, EngineOptions options, const TierRequest& request,
-                                     std::filesystem::path directory)
-    : engine_(&engine), options_(std::move(options)), request_(request), directory_(std::move(directory)) {
-  require(engine.mesh().device().is_cpu(), ErrorKind::Unsupported, "AdaptivePlacement",
-          "it measures the memory of the CPU, and the engine computes on a device",
-          "choose a placement for the largest activations");
-  require(cpu_allocator_stats().peak_bytes > 0, ErrorKind::Usage, "AdaptivePlacement",
+                                     std::filesystem::path directory, DevicePeak device_peak)
+    : engine_(&engine),
+      options_(std::move(options)),
+      request_(request),
+      directory_(std::move(directory)),
+      device_peak_(std::move(device_peak)) {
+  const bool on_cpu = engine.mesh().device().is_cpu();
+  require(on_cpu || device_peak_, ErrorKind::Unsupported, "AdaptivePlacement",
+          "the engine computes on a device whose memory nobody measures",
+          "give it device_peak, or choose a placement for the largest activations");
+  require(!on_cpu || cpu_allocator_stats().peak_bytes > 0, ErrorKind::Usage, "AdaptivePlacement",
           "the memory of tensors is not measured", "call use_training_allocator() before the model is made");
   detail::EngineAccess::remade_from(engine);
   require(rule_of(detail::EngineAccess::state(engine).optimizer).has_value(), ErrorKind::Unsupported,
           "AdaptivePlacement", "a torch optimizer's states are not moved while it is used",
           "use one of zero's own optimizers");
   options_.initial_values = nullptr;
+  take_peak();
+}
+
+// Of this rank where it computes, without what a host's ranks share; begins anew.
+int64_t AdaptivePlacement::take_peak() {
+  if (!engine_->mesh().device().is_cpu()) return device_peak_();
+  const int64_t peak = cpu_allocator_stats().peak_bytes + engine_->stats().disk.ring_bytes;
   reset_cpu_allocator_peak();
+  return peak;
 }
 
 // Of the rank that took the most; begins to measure anew. Collective.
@@ -105,11 +118,9 @@ int64_t AdaptivePlacement::measure() {
   const Plan& plan = engine_->plan();
   // Memory of the host that ranks share is not the allocator's.
   const bool shared = plan.placements.parameter == Placement::Common;
-  const auto own = static_cast<double>(cpu_allocator_stats().peak_bytes + engine_->stats().disk.ring_bytes +
-                                       (shared ? plan.rank.parameter_bytes : 0));
-  const at::Tensor most = at::full({1}, own, at::TensorOptions(at::kDouble));
+  const auto own = static_cast<double>(take_peak() + (shared ? plan.rank.parameter_bytes : 0));
+  const at::Tensor most = at::full({1}, own, at::TensorOptions(at::kDouble).device(engine_->mesh().device()));
   engine_->mesh().world().all_reduce(most, Group::Reduce::Max, "measured memory").wait();
-  reset_cpu_allocator_peak();
   return static_cast<int64_t>(most.item<double>());
 }
 
@@ -119,7 +130,8 @@ TierPlan AdaptivePlacement::choose_for(const ActivationBytes& measured) const {
   request.activations = measured;
   ModuleSpec spec = state.parameters.spec;
   detail::describe_parts(spec, state.model.mesh, options_.parts);
-  const RankPlaces places = RankPlaces::of(state.model.all.memories(), /*on_cpu=*/true);
+  const bool on_cpu = state.model.mesh.device().is_cpu();
+  const RankPlaces places = RankPlaces::of(state.model.all.memories(), on_cpu);
   return choose_tiers(spec, options_, places, bytes_of_rule(*rule_of(state.optimizer)), request);
 }
 
@@ -147,9 +159,11 @@ std::string AdaptivePlacement::after_step() {
   request_.activations = measured;
   ++moves_;
   moved_bytes_ += moved;
-  reset_cpu_allocator_peak();
+  take_peak();
   return why + "; moved " + human_bytes(moved) + " of its states, on disk are " +
-         human_bytes(tiers.disk_bytes) + " now, and the next peak should be " + human_bytes(tiers.peak_bytes);
+         human_bytes(tiers.disk_bytes) +
+         (tiers.host_bytes > 0 ? " and on the host " + human_bytes(tiers.host_bytes) : "") +
+         " now, and the next peak should be " + human_bytes(tiers.peak_bytes);
 }
 
 }  // namespace zero
