@@ -9,7 +9,8 @@ namespace zero::detail {
 
 const char* const kPlanWords =
     "words are colwise, colwise[HEADS], rowwise, rowwise[HEADS], vocab, kv[HEADS], fused[N], fused[N:HEADS], "
-    "fused[SIZE:HEADS,...], colwise_t, rowwise_t, fused_t, gathered, sequence, replicated, and of Hugging Face "
+    "fused[SIZE:HEADS,...], colwise_t, rowwise_t, fused_t, gathered, sequence, replicated, and of Hugging "
+    "Face "
     "colwise_rep, colwise_gather_output, rowwise_rep, rowwise_split_input, packed_colwise, packed_rowwise, "
     "embedding_rowwise, embedding_colwise, sequence_parallel, replicate and replicated_with_grad_allreduce";
 
@@ -62,8 +63,8 @@ std::optional<PlanWord> word_named(std::string_view name) {
                                      {"gathered", Kind::Gathered},
                                      {"replicated", Kind::Whole},
                                      {"sequence", Kind::Whole},
-                                     // Hugging Face's. What comes out of a cut layer is gathered, and what goes
-                                     // into one cut, where it is read.
+                                     // Hugging Face's. What comes out of a cut layer is gathered, and what
+                                     // goes into one cut, where it is read.
                                      {"colwise_rep", Kind::Columns},
                                      {"colwise_gather_output", Kind::Columns},
                                      {"rowwise_rep", Kind::Rows},
@@ -127,7 +128,8 @@ PlanWord parse_plan_word(const TensorParallelRule& rule) {
   if (!word) refuse(rule);
   word->is_transposed = word->is_transposed || is_transposed;
   const bool is_fused = name == "fused";
-  const bool must = is_fused || word->kind == Kind::Heads, may = must || name == "colwise" || name == "rowwise";
+  const bool must = is_fused || word->kind == Kind::Heads,
+             may = must || name == "colwise" || name == "rowwise";
   if ((must && entries.empty()) || (!may && !entries.empty())) refuse(rule);
   if (is_fused) {
     word->fused = std::move(entries);

@@ -26,7 +26,8 @@ CommonCut common_cut(const Call& call) {
     common.dims = std::max(common.dims, value.tensor.dim());
     if (!value.cut) continue;
     const int64_t from_back = value.cut.dim - value.tensor.dim();
-    if (common.cut && (from_back != common.from_back || !value.cut.same_blocks(common.cut, call.place().ranks)))
+    if (common.cut &&
+        (from_back != common.from_back || !value.cut.same_blocks(common.cut, call.place().ranks)))
       call.no_rule(value.cut, "it combines two ways of cutting:");
     common.cut = value.cut;
     common.from_back = from_back;
