@@ -163,7 +163,8 @@ void run_adafactor(const KernelSet& set, const Buffers& buffers, int64_t count) 
   double sums[kChunk / 256];
   const int64_t rows = count / kColumns;
   std::vector<int32_t> row_bits(rows), column_bits(kColumns);
-  std::vector<double> row_sums(rows), column_sums(kColumns), row_scales(rows, 0x1p40), column_scales(kColumns, 0x1p40);
+  std::vector<double> row_sums(rows), column_sums(kColumns), row_scales(rows, 0x1p40),
+      column_scales(kColumns, 0x1p40);
   std::vector<float> row_factors(rows, 1.0F), column_factors(kColumns, 1.0F);
   const auto run = [&](int64_t from, int64_t numel) {
     return kernels::MatrixRun{.gradient = static_cast<const float*>(buffers.gradient) + from,
@@ -175,7 +176,8 @@ void run_adafactor(const KernelSet& set, const Buffers& buffers, int64_t count) 
   };
   set.factored.largest(run(0, count), row_bits.data(), column_bits.data());
   set.sums_of_squares(buffers.master, Element::f32, count, 256, std::vector<double>(count / 256).data());
-  set.factored.squares(run(0, count), row_scales.data(), column_scales.data(), row_sums.data(), column_sums.data());
+  set.factored.squares(run(0, count), row_scales.data(), column_scales.data(), row_sums.data(),
+                       column_sums.data());
   for (const bool updates : {false, true})
     for (int64_t i = 0; i < count; i += kChunk) {
       const int64_t part = std::min(kChunk, count - i);

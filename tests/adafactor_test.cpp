@@ -1,4 +1,5 @@
-// Adafactor in the engine: means over rows and columns are planned, saved, resumed on other ranks, read and written.
+// Adafactor in the engine: means over rows and columns are planned, saved, resumed on other ranks, read and
+// written.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -99,11 +100,13 @@ TEST(Adafactor, PlansAndHandsOutItsMeans) {
     EXPECT_EQ(run.engine->full_optimizer_state(name, "exp_avg_sq_row").sizes(), (std::vector<int64_t>{30}));
     EXPECT_EQ(run.engine->full_optimizer_state(name, "exp_avg_sq_col").sizes(), (std::vector<int64_t>{10}));
     EXPECT_ERROR(run.engine->full_optimizer_state(name, "exp_avg_sq"), Usage, "it has no optimizer state");
-    EXPECT_ERROR(run.engine->local_optimizer_state(name, "exp_avg_sq_row"), Usage, "keeps its optimizer state");
+    EXPECT_ERROR(run.engine->local_optimizer_state(name, "exp_avg_sq_row"), Usage,
+                 "keeps its optimizer state");
     const Tensor set = torch::arange(1, 31).to(torch::kFloat);
     run.engine->set_full_optimizer_state(name, "exp_avg_sq_row", set);
     EXPECT_TRUE(torch::equal(run.engine->full_optimizer_state(name, "exp_avg_sq_row"), set));
-    EXPECT_ERROR(run.engine->set_full_optimizer_state(name, "exp_avg_sq_row", set.narrow(0, 1, 4)), Usage, "shape [30]");
+    EXPECT_ERROR(run.engine->set_full_optimizer_state(name, "exp_avg_sq_row", set.narrow(0, 1, 4)), Usage,
+                 "shape [30]");
   });
 }
 

@@ -113,6 +113,12 @@ TEST(EngineAxes, PartsThatDoNotFitAreRefused) {
         EXPECT_ERROR(make({{"weight", {{kOut, 3}, half, {}}}}), Config, "[6, 3]");
         EXPECT_ERROR(make({{"weight", {{kOut, kIn}, half, {"pp"}}}}), Config, "axis \"pp\"");
         EXPECT_ERROR(make({{"weight", {{kOut, kIn}, half, {"dp"}}}}), Config, "axis \"dp\"");
+        const auto make_cut = [&](const zero::OptimizerSpec& rule) {
+          CutNet net(mesh.group("tp").rank(), 2);
+          zero::Engine engine(*net, rule, {.parts = parts_of(net)}, mesh);
+        };
+        EXPECT_ERROR(make_cut(zero::Adafactor{}), Unsupported, "Adafactor needs whole rows and columns");
+        EXPECT_ERROR(make_cut(zero::Muon{}), Unsupported, "Muon needs the whole matrix");
         // Said to be the same along tp, and cut all the same.
         const Box own{{0, kIn / 2 * mesh.group("tp").rank()}, {kOut, kIn / 2}};
         EXPECT_ERROR(make({{"weight", {{kOut, kIn}, own, {"tp"}}}}), Config,

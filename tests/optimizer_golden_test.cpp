@@ -42,8 +42,8 @@ OptimizerRule rule_of_case(const GoldenJson& one) {
   return rule;
 }
 
-void expect_recorded(const at::Tensor& actual, const GoldenJson& recorded, int64_t stride,
-                     double tolerance, const std::string& what) {
+void expect_recorded(const at::Tensor& actual, const GoldenJson& recorded, int64_t stride, double tolerance,
+                     const std::string& what) {
   ASSERT_EQ((actual.numel() + stride - 1) / stride, std::ssize(recorded)) << what;
   for (int64_t i = 0; i < std::ssize(recorded); ++i)
     ASSERT_NEAR(actual[i * stride].item<float>(), recorded[i].get<double>(), tolerance) << what << ", " << i;
@@ -115,7 +115,9 @@ TEST(Adafactor, MeansAreThoseOfWholeRowsAndColumns) {
     const auto optimizer = make_shard_optimizer(rule, {}, store, {shard}, 1);
     const std::vector<char> used(1, 1);
     optimizer->step({.lr = rule.lr, .used = used});
-    const auto of = [&](const char* kind) { return store.lend(0, {std::string_view(kind)}, StateStore::Use::Read)[kind].clone(); };
+    const auto of = [&](const char* kind) {
+      return store.lend(0, {std::string_view(kind)}, StateStore::Use::Read)[kind].clone();
+    };
     return std::array{of("exp_avg_sq_row"), of("exp_avg_sq_col"), master};
   };
   at::Tensor gradient = testing::drawn(3 * 20 * 70, 5).view({3, 20, 70});

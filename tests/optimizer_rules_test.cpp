@@ -99,7 +99,8 @@ void plain_step(const zero::Muon& r, double lr, double decay, int t, const Tenso
 }
 
 void plain_step(const zero::Adafactor& r, double lr, double decay, int t, const Tensor& g, Whole& p) {
-  const double rate = std::min(lr, 1 / std::sqrt(t)) * std::max(r.min_rms, p.w.square().mean().sqrt().item<double>());
+  const double rate =
+      std::min(lr, 1 / std::sqrt(t)) * std::max(r.min_rms, p.w.square().mean().sqrt().item<double>());
   const double beta2 = 1 - std::pow(t, -r.decay_rate);
   // Means are linear: those of a mean of all squares are the means of all steps' rows and columns.
   p.v = beta2 * p.v + (1 - beta2) * (g * g + r.eps);

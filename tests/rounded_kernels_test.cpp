@@ -1,5 +1,5 @@
-// Updates that round stochastically in their pass, against widening, updating and rounding one after the other;
-// and passes over rows and columns against the reference's.
+// Updates that round stochastically in their pass, against widening, updating and rounding one after the
+// other; and passes over rows and columns against the reference's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,8 @@ struct RoundedRun {
 };
 
 RoundedRun start_of(size_t count) {
-  RoundedRun run{.halves = std::vector<uint16_t>(count), .first = normals(count, 2), .second = normals(count, 3)};
+  RoundedRun run{
+      .halves = std::vector<uint16_t>(count), .first = normals(count, 2), .second = normals(count, 3)};
   for (float& value : run.second) value = std::fabs(value);
   std::vector<float> masters = normals(count, 4);
   std::fill(masters.begin() + 3, masters.begin() + 6, HUGE_VALF);
@@ -85,21 +86,24 @@ TEST(FactoredKernels, EveryVariantGivesTheReferencesBitsWhereverItIsCut) {
   std::vector<uint16_t> halves(kNumel);
   available_kernels().front()->round(gradient.data(), halves.data(), kNumel, {1}, 0);
   struct Found {
-    std::vector<int32_t> rows = std::vector<int32_t>(kMatrices * kRows), columns = std::vector<int32_t>(kMatrices * kCols);
+    std::vector<int32_t> rows = std::vector<int32_t>(kMatrices * kRows),
+                         columns = std::vector<int32_t>(kMatrices * kCols);
     std::vector<double> row_sums = std::vector<double>(kMatrices * kRows),
                         column_sums = std::vector<double>(kMatrices * kCols);
     std::vector<float> directions = std::vector<float>(kNumel);
     bool operator==(const Found&) const = default;
   };
   const std::vector<double> row_scales(kMatrices * kRows, 0x1p35), column_scales(kMatrices * kCols, 0x1p40);
-  const std::vector<float> row_factors(kMatrices * kRows, 3.0F), column_factors = normals(kMatrices * kCols, 6);
+  const std::vector<float> row_factors(kMatrices * kRows, 3.0F),
+      column_factors = normals(kMatrices * kCols, 6);
   for (const Element type : {Element::f32, Element::bf16}) {
     const auto run = [&](const KernelSet& set, const std::vector<int64_t>& cuts) {
       Found found;
       for (size_t i = 0; i + 1 < cuts.size(); ++i) {
         const int64_t from = cuts[i];
-        const MatrixRun part{.gradient = type == Element::f32 ? static_cast<const void*>(gradient.data() + from)
-                                                              : halves.data() + from,
+        const MatrixRun part{.gradient = type == Element::f32
+                                             ? static_cast<const void*>(gradient.data() + from)
+                                             : halves.data() + from,
                              .type = type,
                              .scale = 0.3F,
                              .first = from,
@@ -109,7 +113,8 @@ TEST(FactoredKernels, EveryVariantGivesTheReferencesBitsWhereverItIsCut) {
         set.factored.largest(part, found.rows.data(), found.columns.data());
         set.factored.squares(part, row_scales.data(), column_scales.data(), found.row_sums.data(),
                              found.column_sums.data());
-        set.factored.directions(part, row_factors.data(), column_factors.data(), 2.0F, found.directions.data() + from);
+        set.factored.directions(part, row_factors.data(), column_factors.data(), 2.0F,
+                                found.directions.data() + from);
       }
       return found;
     };

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "support/program.h"
 #include "support/temporary_directory.h"
@@ -48,6 +50,28 @@ TEST(ToolRules, OneLineForParametersThatAreAlike) {
   EXPECT_NE(line_of("h.*.mlp.c_fc.weight", "Muon").find("16 bits more"), std::string::npos);
   EXPECT_EQ(run({"--ranks", "4"}).output, result.output) << "it does not depend on the ranks";
   EXPECT_NE(run({"--json"}).error.find("--rules"), std::string::npos);
+}
+
+// The curve's highest and lowest points, and where it is drawn.
+TEST(ToolRules, SchedulesAreDrawnAsText) {
+  const testing::TemporaryDirectory folder;
+  const auto drawn = [&](const std::string& type) {
+    std::string run = kRun;
+    run.insert(run.find("{") + 1, R"("run": {"steps": 200}, "scheduler": {"type": ")" + type +
+                                      R"(", "params": {"warmup_steps": 20}},)");
+    folder.write(type + ".json", run);
+    return testing::Program({ZERO_TOOL, "plan", type + ".json", "--lr"}, {.directory = folder.path()}).wait();
+  };
+  std::set<std::string> curves;
+  for (const std::string type :
+       {"WarmupStableDecay", "InverseSqrt", "Polynomial", "CosineRestarts", "Cosine"}) {
+    const testing::ProgramResult result = drawn(type);
+    EXPECT_EQ(result.exit, 0) << result.error;
+    EXPECT_GT(std::count(result.output.begin(), result.output.end(), '*'), 60) << result.output;
+    EXPECT_NE(result.output.find(" |"), std::string::npos);
+    curves.insert(result.output);
+  }
+  EXPECT_EQ(curves.size(), 5U) << "each has a shape of its own";
 }
 
 }  // namespace

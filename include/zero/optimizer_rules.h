@@ -118,20 +118,20 @@ struct Muon {
   bool operator==(const Muon&) const = default;
 };
 
-/// Adafactor (Shazeer and Stern, arXiv 1804.04235), transformers.Adafactor's arithmetic. Of a parameter w in step t,
-/// with RMS the root of the mean of squares:
+/// Adafactor (Shazeer and Stern, arXiv 1804.04235), transformers.Adafactor's arithmetic. Of a parameter w in
+/// step t, with RMS the root of the mean of squares:
 ///   rate = (relative_step ? min(lr, 1 / sqrt(t), warmup_init ? 1e-6 t : no bound) : lr)
 ///          (scale_parameter ? max(min_rms, RMS(w)) : 1)
 ///   beta2 = 1 - t^-decay_rate;  v = beta2 v + (1 - beta2) (g g + eps)
 ///   u = g / sqrt(v);  u = rate u / max(1, RMS(u) / clip_threshold)
 ///   beta1 > 0: m = beta1 m + (1 - beta1) u, and u = m;  w -= weight_decay rate w + u
-/// Of the last two dimensions only means over rows and columns are kept: v = row column / mean(row). Scalars and vectors
-/// have v of every element. As torch.optim.Adafactor (`torch_form`): v has no eps added but is at least eps^2, as
-/// mean(row) is eps; and w decays by weight_decay lr.
-/// Sums over rows, columns and whole parameters are exact, however they are cut, so every number of ranks gives the same
-/// bits; three small all-reduces a step, and no rank gathers a gradient. Every rank keeps all means. Ranks on CPU only;
-/// parameters whole along other axes than "dp". States: "exp_avg" (beta1 > 0), and of a parameter "exp_avg_sq_row" and
-/// "exp_avg_sq_col", or "exp_avg_sq".
+/// Of the last two dimensions only means over rows and columns are kept: v = row column / mean(row). Scalars
+/// and vectors have v of every element. As torch.optim.Adafactor (`torch_form`): v has no eps added but is at
+/// least eps^2, as mean(row) is eps; and w decays by weight_decay lr. Each is equal to recorded vectors of
+/// those packages. Sums over rows, columns and whole parameters are exact, however they are cut, so every
+/// number of ranks gives the same bits; three small all-reduces a step, and no rank gathers a gradient. Every
+/// rank keeps all means. Ranks on CPU only; parameters whole along other axes than "dp". States: "exp_avg"
+/// (beta1 > 0), and of a parameter "exp_avg_sq_row" and "exp_avg_sq_col", or "exp_avg_sq".
 struct Adafactor {
   double lr = 1e-2;
   double weight_decay = 0;
@@ -369,7 +369,8 @@ struct RuleRow<Adafactor> {
   static constexpr std::array hyperparameters{
       rule_rows::rate<Adafactor>(),
       rule_rows::decay<Adafactor>(),
-      rule_rows::number<&Adafactor::beta1>("beta1", NumberRange::BelowOne, "decay of the first moment; 0: none"),
+      rule_rows::number<&Adafactor::beta1>("beta1", NumberRange::BelowOne,
+                                           "decay of the first moment; 0: none"),
       rule_rows::eps<Adafactor>(),
       rule_rows::number<&Adafactor::min_rms>("min_rms", NumberRange::NonNegative,
                                              "least size of a parameter that its rate is scaled by"),
@@ -380,8 +381,7 @@ struct RuleRow<Adafactor> {
       rule_rows::flag<&Adafactor::scale_parameter>("scale_parameter",
                                                    "the rate is times the parameter's root mean square"),
       rule_rows::flag<&Adafactor::relative_step>("relative_step", "the rate is at most 1 / sqrt(step)"),
-      rule_rows::flag<&Adafactor::warmup_init>("warmup_init",
-                                               "and at most 1e-6 * step; needs relative_step"),
+      rule_rows::flag<&Adafactor::warmup_init>("warmup_init", "and at most 1e-6 * step; needs relative_step"),
       rule_rows::flag<&Adafactor::torch_form>("torch_form", "eps and decay as in torch.optim.Adafactor")};
   static std::span<const std::string_view> states(const Adafactor& rule) {
     return std::span(rule_rows::kMoments).first(rule.beta1 > 0 ? 1 : 0);
@@ -427,11 +427,11 @@ bool sums_parameters(const OptimizerRule& rule);
 /// Whether every element is updated from its own gradient and states alone, so that a part of a parameter may
 /// be updated before the rest: not where norms or whole matrices are needed (LAMB, LARS, Muon, Adafactor).
 bool updates_by_element(const OptimizerRule& rule);
-/// Whether second moments are means over rows and columns (Adafactor): then every rank keeps, beside states of
-/// elements, factored_numel() fp32 numbers for each parameter.
+/// Whether second moments are means over rows and columns (Adafactor): then every rank keeps, beside states
+/// of elements, factored_numel() fp32 numbers for each parameter.
 bool is_factored(const OptimizerRule& rule);
-/// Numbers that stand for the squares of a parameter: one for each row of the last two dimensions and for each
-/// column; of less than two dimensions one for each element.
+/// Numbers that stand for the squares of a parameter: one for each row of the last two dimensions and for
+/// each column; of less than two dimensions one for each element.
 int64_t factored_numel(std::span<const int64_t> shape);
 double rule_lr(const OptimizerRule& rule);
 std::optional<RuleConflict> conflict_of(const OptimizerRule& rule);

@@ -62,7 +62,8 @@ void require_gradients(const EngineState& state, const std::string& name) {
 }
 
 /// Null where it has no such state that every rank keeps whole.
-std::optional<WholeState> whole_state(const ShardedModel& model, const std::string& name, const std::string& kind) {
+std::optional<WholeState> whole_state(const ShardedModel& model, const std::string& name,
+                                      const std::string& kind) {
   model.place_of(name);
   for (WholeState& one : model.optimizer->whole_states())
     if (one.name == name && one.kind == kind) return std::move(one);
@@ -118,12 +119,14 @@ void write_gradient(EngineState& state, const std::string& name, const at::Tenso
 void write_optimizer_state(EngineState& state, const std::string& name, const std::string& kind,
                            const at::Tensor& values, bool is_full) {
   if (const auto one = is_full ? whole_state(state.model, name, kind) : std::nullopt) {
-    require(values.defined() && values.is_floating_point() && values.sizes() == one->shape, ErrorKind::Usage, name,
+    require(values.defined() && values.is_floating_point() && values.sizes() == one->shape, ErrorKind::Usage,
+            name,
             "new values of '" + kind + "' are not floating-point numbers of shape " +
                 c10::str(at::IntArrayRef(one->shape)));
     state.settle();
     state.model.open_to_writes(name);
-    const auto lease = state.model.states.lend(one->unit, {std::string_view(one->kind)}, StateStore::Use::Write);
+    const auto lease =
+        state.model.states.lend(one->unit, {std::string_view(one->kind)}, StateStore::Use::Write);
     values_of(*one, lease).copy_(values.detach());
     return;
   }

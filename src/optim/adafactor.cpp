@@ -30,7 +30,8 @@ Sizes sizes_of(std::span<const int64_t> shape) {
 double scale_of(int32_t largest, int64_t terms) {
   if (largest == 0) return 0;
   // A magnitude is below 2^(exponent - 126).
-  const int exponent = std::max(1, largest >> 23), bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(terms - 1)));
+  const int exponent = std::max(1, largest >> 23),
+            bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(terms - 1)));
   return std::ldexp(1.0, std::min(51, 52 - bits) - 2 * (exponent - 126));
 }
 
@@ -48,13 +49,14 @@ namespace {
 using adafactor::Parameter;
 using adafactor::Sizes;
 
-constexpr std::string_view kRowMeans = "exp_avg_sq_row", kColumnMeans = "exp_avg_sq_col", kMeans = "exp_avg_sq";
+constexpr std::string_view kRowMeans = "exp_avg_sq_row", kColumnMeans = "exp_avg_sq_col",
+                           kMeans = "exp_avg_sq";
 constexpr int64_t kChunkNumel = 16 * kRuleBlockNumel;
 
 at::Tensor measure(int64_t count) { return at::empty({count}, at::kByte); }
 
-kernels::MatrixRun run_of(const RuleMemory& memory, const ShardSegment& segment, const Parameter& of, int64_t begin,
-                          int64_t end) {
+kernels::MatrixRun run_of(const RuleMemory& memory, const ShardSegment& segment, const Parameter& of,
+                          int64_t begin, int64_t end) {
   const kernels::Buffers buffers = kernels::advance(kernel_passes::buffers_of(memory), begin);
   return {.gradient = buffers.gradient,
           .type = buffers.gradient_type,
@@ -92,7 +94,8 @@ const float* master_values(const RuleMemory& memory, int64_t from, int64_t count
 void add_squares(const float* values, int64_t count, double* digits) {
   std::array<double, kChunkNumel / kRuleBlockNumel> sums;
   kernels::best_kernels().sums_of_squares(values, kernels::Element::f32, count, kRuleBlockNumel, sums.data());
-  for (int64_t i = 0; i < rule_blocks_of(count); ++i) kernels::add_exactly(sums[static_cast<size_t>(i)], digits);
+  for (int64_t i = 0; i < rule_blocks_of(count); ++i)
+    kernels::add_exactly(sums[static_cast<size_t>(i)], digits);
 }
 
 void add_master_squares(const RuleMemory& memory, const ShardSegment& segment, double* digits) {
@@ -109,10 +112,10 @@ void add_master_squares(const RuleMemory& memory, const ShardSegment& segment, d
   });
 }
 
-void directions(const RuleMemory& memory, const ShardSegment& segment, const Parameter& of, int64_t begin, int64_t count,
-                float* to) {
-  kernels::best_kernels().factored.directions(run_of(memory, segment, of, begin, begin + count), of.row_factors.data(),
-                                              of.column_factors.data(), of.most, to);
+void directions(const RuleMemory& memory, const ShardSegment& segment, const Parameter& of, int64_t begin,
+                int64_t count, float* to) {
+  kernels::best_kernels().factored.directions(run_of(memory, segment, of, begin, begin + count),
+                                              of.row_factors.data(), of.column_factors.data(), of.most, to);
 }
 
 template <class T>
@@ -122,11 +125,13 @@ std::vector<T> sized(int64_t count) {
 
 // All parameters' numbers one after the other, for one reduction.
 template <class Each>
-void reduce(std::vector<Parameter>& all, const std::function<void(std::span<double>)>& over_ranks, Each each) {
+void reduce(std::vector<Parameter>& all, const std::function<void(std::span<double>)>& over_ranks,
+            Each each) {
   if (!over_ranks) return;
   std::vector<double> together;
   for (Parameter& one : all)
-    each(one, [&](std::vector<double>& values) { together.insert(together.end(), values.begin(), values.end()); });
+    each(one,
+         [&](std::vector<double>& values) { together.insert(together.end(), values.begin(), values.end()); });
   if (together.empty()) return;
   over_ranks(together);
   auto from = together.begin();
@@ -140,8 +145,6 @@ void reduce(std::vector<Parameter>& all, const std::function<void(std::span<doub
 std::function<void(std::span<double>)> adding(const StepInput& input) {
   return input.dp != nullptr ? input.dp->add_up : nullptr;
 }
-
-void widen_bits(const std::vector<int32_t>& bits, std::vector<double>& into) { into.assign(bits.begin(), bits.end()); }
 
 }  // namespace
 
@@ -170,7 +173,8 @@ void RuleOptimizer::create_factors() {
       add(1, one, std::move(columns));
     }
     for (size_t kind = 0; kind < kKinds.size(); ++kind)
-      if (numel[kind] > 0) states_.create(shard.unit, kKinds[kind], numel[kind], at::TensorOptions(at::kFloat));
+      if (numel[kind] > 0)
+        states_.create(shard.unit, kKinds[kind], numel[kind], at::TensorOptions(at::kFloat));
   }
 }
 
@@ -190,7 +194,8 @@ void RuleOptimizer::forget_fresh_factors() {
 }
 
 // By parameter, over all units.
-std::vector<Parameter> RuleOptimizer::factored_parameters(const Adafactor& rule, const StepInput& input) const {
+std::vector<Parameter> RuleOptimizer::factored_parameters(const Adafactor& rule,
+                                                          const StepInput& input) const {
   std::vector<Parameter> all(steps_.size());
   for (const OptimizerShard& shard : shards_) {
     for (const FactoredParameter& one : shard.factored) {
@@ -198,7 +203,8 @@ std::vector<Parameter> RuleOptimizer::factored_parameters(const Adafactor& rule,
       of.number = one.parameter;
       of.unit = shard.unit;
       of.sizes = adafactor::sizes_of(one.shape);
-      of.is_used = input.used[static_cast<size_t>(one.parameter)] != 0 && of.sizes.all_cols() > 0 && of.sizes.rows > 0;
+      of.is_used =
+          input.used[static_cast<size_t>(one.parameter)] != 0 && of.sizes.all_cols() > 0 && of.sizes.rows > 0;
       of.most = rule.torch_form && rule.eps > 0 ? kernels::rounded(1 / rule.eps) : FLT_MAX;
       for (const WholeState& state : whole_states_) {
         if (state.unit != shard.unit || state.name != one.name) continue;
@@ -239,8 +245,8 @@ void RuleOptimizer::measure_factored(const StepInput& input, std::vector<Paramet
     add_master_squares(memory, segment, &digits[at * kernels::kDigits]);
   });
   for (size_t i = 0; i < all.size(); ++i) {
-    widen_bits(rows[i], all[i].row_sums);
-    widen_bits(columns[i], all[i].column_sums);
+    all[i].row_sums.assign(rows[i].begin(), rows[i].end());
+    all[i].column_sums.assign(columns[i].begin(), columns[i].end());
   }
   const auto both = [](Parameter& one, auto use) {
     use(one.row_sums);
@@ -249,7 +255,8 @@ void RuleOptimizer::measure_factored(const StepInput& input, std::vector<Paramet
   if (input.dp != nullptr) reduce(all, input.dp->largest, both);
   std::vector<std::vector<double>> row_scales(all.size()), column_scales(all.size());
   const auto scales = [](std::vector<double>& sums, std::vector<double>& into, int64_t terms) {
-    for (const double largest : sums) into.push_back(adafactor::scale_of(static_cast<int32_t>(largest), terms));
+    for (const double largest : sums)
+      into.push_back(adafactor::scale_of(static_cast<int32_t>(largest), terms));
     std::fill(sums.begin(), sums.end(), 0.0);
   };
   for (size_t i = 0; i < all.size(); ++i) {
@@ -262,20 +269,20 @@ void RuleOptimizer::measure_factored(const StepInput& input, std::vector<Paramet
     over(segment.summed_begin, segment.summed_end, [&](int64_t begin, int64_t end) {
       std::vector<double> own_rows = sized<double>(all[at].sizes.all_rows()),
                           own_columns = sized<double>(all[at].sizes.all_cols());
-      kernels::best_kernels().factored.squares(run_of(memory, segment, all[at], begin, end), row_scales[at].data(),
-                                               column_scales[at].data(), own_rows.data(), own_columns.data());
+      kernels::best_kernels().factored.squares(run_of(memory, segment, all[at], begin, end),
+                                               row_scales[at].data(), column_scales[at].data(),
+                                               own_rows.data(), own_columns.data());
       const std::lock_guard lock(merging);
       for (size_t i = 0; i < own_rows.size(); ++i) all[at].row_sums[i] += own_rows[i];
       for (size_t i = 0; i < own_columns.size(); ++i) all[at].column_sums[i] += own_columns[i];
     });
   });
-  std::vector<Parameter>& together = all;
   // The parameters' own squares travel behind the last columns'.
-  if (!together.empty()) {
-    std::vector<double>& last = together.back().column_sums;
+  if (!all.empty()) {
+    std::vector<double>& last = all.back().column_sums;
     const size_t before = last.size();
     last.insert(last.end(), digits.begin(), digits.end());
-    reduce(together, adding(input), both);
+    reduce(all, adding(input), both);
     std::copy(last.begin() + static_cast<int64_t>(before), last.end(), digits.begin());
     last.resize(before);
   }
@@ -299,7 +306,8 @@ void RuleOptimizer::renew_means(const Adafactor& rule, std::vector<Parameter>& a
     const auto renew = [&](std::string_view kind, int64_t begin, std::vector<double>& sums, int64_t terms) {
       float* const state = lease[kind].mutable_data_ptr<float>() + begin;
       for (size_t i = 0; i < sums.size(); ++i) {
-        state[i] = kernels::rounded(kept * state[i] + (1 - kept) * (sums[i] / static_cast<double>(terms) + added));
+        state[i] =
+            kernels::rounded(kept * state[i] + (1 - kept) * (sums[i] / static_cast<double>(terms) + added));
         sums[i] = state[i];
       }
     };
@@ -312,7 +320,8 @@ void RuleOptimizer::renew_means(const Adafactor& rule, std::vector<Parameter>& a
     if (!sizes.has_rows) continue;
     renew(kRowMeans, one.row_state, one.row_sums, sizes.cols);
     for (int64_t matrix = 0; matrix < sizes.matrices; ++matrix) {
-      const auto first = static_cast<size_t>(matrix * sizes.rows), last = first + static_cast<size_t>(sizes.rows);
+      const auto first = static_cast<size_t>(matrix * sizes.rows),
+                 last = first + static_cast<size_t>(sizes.rows);
       double mean = 0;
       for (size_t i = first; i < last; ++i) mean += one.row_sums[i];
       mean /= static_cast<double>(sizes.rows);
@@ -344,7 +353,8 @@ void RuleOptimizer::measure_directions(const Adafactor& rule, const StepInput& i
     });
   });
   if (const auto add_up = adding(input); add_up && !digits.empty()) add_up(digits);
-  for (size_t i = 0; i < all.size(); ++i) all[i].update_squares = kernels::total_of(&digits[i * kernels::kDigits]);
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i].update_squares = kernels::total_of(&digits[i * kernels::kDigits]);
 }
 
 void RuleOptimizer::step_factored(const Adafactor& rule, const StepInput& input) const {

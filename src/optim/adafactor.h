@@ -1,10 +1,11 @@
 #pragma once
 // Adafactor's second moments: means over rows and columns of parameters whose elements lie on several ranks.
 //
-// A step passes four times: largest magnitudes of rows and columns; their sums of squares, each rounded to a multiple of
-// a power of two that follows from the largest (relative to that 2^-51 times the number of terms at most), so that
-// adding is exact; the squares of the updates; the update. Whole matrices need not be gathered: what travels is two
-// numbers for each row and column, beside the 8 bytes an element that sharing matrices out (muon.h) would take.
+// A step passes four times: largest magnitudes of rows and columns; their sums of squares, each rounded to a
+// multiple of a power of two that follows from the largest (relative to that 2^-51 times the number of terms
+// at most), so that adding is exact; the squares of the updates; the update. Whole matrices need not be
+// gathered: what travels is two numbers for each row and column, beside the 8 bytes an element that sharing
+// matrices out (muon.h) would take.
 
 #include <cstdint>
 #include <span>
@@ -15,7 +16,8 @@
 
 namespace zero::adafactor {
 
-/// Rows and columns of a shape's last two dimensions, of all its matrices; less than two dimensions are one row.
+/// Rows and columns of a shape's last two dimensions, of all its matrices; less than two dimensions are one
+/// row.
 struct Sizes {
   int64_t matrices = 1, rows = 1, cols = 1;
   bool has_rows = false;
@@ -24,8 +26,8 @@ struct Sizes {
 };
 Sizes sizes_of(std::span<const int64_t> shape);
 
-/// The power of two that squares of fp32 values are multiplied by, for the sum of `terms` of them to be a whole number
-/// below 2^53, each below 2^51. `largest`: bits of the largest magnitude.
+/// The power of two that squares of fp32 values are multiplied by, for the sum of `terms` of them to be a
+/// whole number below 2^53, each below 2^51. `largest`: bits of the largest magnitude.
 double scale_of(int32_t largest, int64_t terms);
 
 /// One parameter in one step.
@@ -37,7 +39,7 @@ struct Parameter {
   kernels::Rates rates;
   std::vector<double> row_sums, column_sums;  // means, once they are known
   std::vector<float> row_factors, column_factors;
-  float most = 0;                // of a factor
+  float most = 0;                          // of a factor
   double squares = 0, update_squares = 0;  // of itself, of its update: sums
 };
 

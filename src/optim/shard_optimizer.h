@@ -34,7 +34,8 @@ struct ShardSegment {
   // Elements inside the shard that this rank adds to sums over all ranks (the gradient's norm, a rule's sums
   // of a parameter). Where several ranks hold the same elements, each is counted by one of them.
   int64_t counted_begin = 0, counted_end = 0;
-  // What of them this rank adds to sums over the ranks along "dp" alone; as counted_* where there are no others.
+  // What of them this rank adds to sums over the ranks along "dp" alone; as counted_* where there are no
+  // others.
   int64_t summed_begin = 0, summed_end = 0;
   int dims = 2;            // of the whole parameter
   bool is_matrix = false;  // and updated as one, where the rule knows matrices: then it is in `matrices`
@@ -74,10 +75,10 @@ struct WholeState {
 ///   or
 ///                    missing
 struct OptimizerShard {
-  int unit = 0;                           // in the store
-  Tier tier = Tier::Device;               // of the states that the optimizer creates
-  std::vector<ShardSegment> segments;     // ascending, disjoint
-  std::vector<SlabMatrix> matrices = {};  // of the unit, those of other ranks too
+  int unit = 0;                                  // in the store
+  Tier tier = Tier::Device;                      // of the states that the optimizer creates
+  std::vector<ShardSegment> segments;            // ascending, disjoint
+  std::vector<SlabMatrix> matrices = {};         // of the unit, those of other ranks too
   std::vector<FactoredParameter> factored = {};  // likewise; Adafactor's
 };
 
@@ -121,7 +122,8 @@ struct StepInput {
   std::function<void(std::span<double> sums)> sum_over_ranks = {};
   /// For rules that need whole matrices; null: the shards are whole slabs. All ranks call it alike.
   const ShardExchange* exchange = nullptr;
-  /// For rules that need sums over rows and columns; null: no other rank counts elements. All ranks call them alike.
+  /// For rules that need sums over rows and columns; null: no other rank counts elements. All ranks call them
+  /// alike.
   const DpReductions* dp = nullptr;
   /// In place of `used` and `sum_over_ranks`, where decides_on_device(). The host's part of the step,
   /// count_step(), follows when it knows: before the next one.

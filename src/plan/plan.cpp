@@ -506,7 +506,8 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
       dtype ? &*dtype : nullptr);
   for (UnitLayout& unit : plan.units)
     if (optimizer.factored && unit.trainable)
-      for (const UnitParameter& parameter : unit.parameters) unit.factored_numel += factored_numel(parameter.shape);
+      for (const UnitParameter& parameter : unit.parameters)
+        unit.factored_numel += factored_numel(parameter.shape);
   require(!options.stochastic_rounding ||
               std::any_of(plan.units.begin(), plan.units.end(),
                           [](const UnitLayout& unit) { return unit.trainable && unit.dtype == Dtype::bf16; }),

@@ -157,7 +157,8 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
     }
     if (rank == 0)
       for (const char* kind : {"exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"})
-        if (is_factored(rule)) means.push_back(store.lend(0, {std::string_view(kind)}, StateStore::Use::Read)[kind].clone());
+        if (is_factored(rule))
+          means.push_back(store.lend(0, {std::string_view(kind)}, StateStore::Use::Read)[kind].clone());
     for (const std::string& kind : optimizer->state_names())
       states[static_cast<size_t>(rank)].push_back(
           store.lend(0, {std::string_view(kind)}, StateStore::Use::Read)[kind].clone());
@@ -165,8 +166,10 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(of_rank, rank);
   for (std::thread& thread : threads) thread.join();
-  CutRun run{
-      .matrix = slab.narrow(0, 0, matrix_numel), .vector = slab.narrow(0, vector_at, 37), .states = {}, .means = means};
+  CutRun run{.matrix = slab.narrow(0, 0, matrix_numel),
+             .vector = slab.narrow(0, vector_at, 37),
+             .states = {},
+             .means = means};
   for (size_t kind = 0; kind < states[0].size(); ++kind) {
     std::vector<at::Tensor> parts;
     for (const auto& of : states) parts.push_back(of[kind]);

@@ -1,7 +1,7 @@
 #pragma once
-// Passes over a matrix's gradient for rules that keep means over its rows and columns (optim/adafactor.h), for a
-// vector type V as passes.h. Loops are plain: what they do to an element depends on nothing else, and sums are of
-// whole numbers below 2^53, so that any order gives the same bits.
+// Passes over a matrix's gradient for rules that keep means over its rows and columns (optim/adafactor.h),
+// for a vector type V as passes.h. Loops are plain: what they do to an element depends on nothing else, and
+// sums are of whole numbers below 2^53, so that any order gives the same bits.
 
 #include "optim/kernels/passes.h"
 
@@ -80,15 +80,16 @@ void squares_of(const MatrixRun& run, const double* row_scales, const double* co
 template <class V>
 void directions_of(const MatrixRun& run, const float* row_factors, const float* column_factors, float most,
                    float* directions) {
-  for_each_row_run<V>(run, [&](int64_t row, int64_t column, const float* values, int64_t from, int64_t numel) {
-    const float row_factor = row_factors[row];
-    const float* const factors = column_factors + column;
-    float* const to = directions + from;
-    for (int64_t i = 0; i < numel; ++i) {
-      const float factor = row_factor * factors[i];
-      to[i] = values[i] * (factor < most ? factor : most);
-    }
-  });
+  for_each_row_run<V>(run,
+                      [&](int64_t row, int64_t column, const float* values, int64_t from, int64_t numel) {
+                        const float row_factor = row_factors[row];
+                        const float* const factors = column_factors + column;
+                        float* const to = directions + from;
+                        for (int64_t i = 0; i < numel; ++i) {
+                          const float factor = row_factor * factors[i];
+                          to[i] = values[i] * (factor < most ? factor : most);
+                        }
+                      });
 }
 
 template <class V>

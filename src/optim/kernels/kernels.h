@@ -40,8 +40,8 @@ struct Buffers {
   float* second = nullptr;
   Element gradient_type = Element::f32;
   Element parameter_type = Element::none;  // none: no copy
-  // Not negative: the parameter is bf16, it is the master, and new values are rounded stochastically. The first
-  // element's number in the rounding.
+  // Not negative: the parameter is bf16, it is the master, and new values are rounded stochastically. The
+  // first element's number in the rounding.
   int64_t number = -1;
   RoundingKey rounding = {};
 };
@@ -75,14 +75,14 @@ struct MatrixRun {
   int64_t first = 0, count = 0;
   int64_t rows = 1, cols = 1;
 };
-/// Over a gradient whose squares are kept as means over rows and columns. Arrays are of all rows, and of the columns
-/// of all matrices.
+/// Over a gradient whose squares are kept as means over rows and columns. Arrays are of all rows, and of the
+/// columns of all matrices.
 struct FactoredKernels {
   /// The largest magnitudes: bits of fp32 values.
   void (*largest)(const MatrixRun& run, int32_t* rows, int32_t* columns);
   /// Adds squares times a power of two, rounded to whole numbers below 2^51 each.
-  void (*squares)(const MatrixRun& run, const double* row_scales, const double* column_scales, double* row_sums,
-                  double* column_sums);
+  void (*squares)(const MatrixRun& run, const double* row_scales, const double* column_scales,
+                  double* row_sums, double* column_sums);
   /// element * min(its row's factor * its column's, most).
   void (*directions)(const MatrixRun& run, const float* row_factors, const float* column_factors, float most,
                      float* directions);

@@ -69,8 +69,8 @@ struct Master {
   }
 };
 
-/// bf16 that is the master itself: new values are rounded stochastically. b.number is even where vectors begin, and all
-/// of a pass is in one run (for_each_rounding_run()).
+/// bf16 that is the master itself: new values are rounded stochastically. b.number is even where vectors
+/// begin, and all of a pass is in one run (for_each_rounding_run()).
 struct RoundedMaster {
   template <class V>
   ZERO_ANY_DEVICE static typename V::Reg load(const Buffers& b, int64_t i) {
@@ -217,8 +217,8 @@ void with_states(const Buffers& buffers, F f) {
   }
 }
 
-/// use(from, numel, mixed key, number of the first in its run) for parts of `count` elements from number `first` on. A
-/// pair's number has 32 bits; its upper half is mixed into the key.
+/// use(from, numel, mixed key, number of the first in its run) for parts of `count` elements from number
+/// `first` on. A pair's number has 32 bits; its upper half is mixed into the key.
 template <class Use>
 void for_each_rounding_run(int64_t count, const RoundingKey& key, int64_t first, Use use) {
   constexpr int64_t kRunNumel = int64_t{1} << 33;
@@ -236,14 +236,14 @@ void update_pass(const Buffers& buffers, const typename Rule::Scalars& scalars, 
   const auto run = [&](auto gradient) {
     with_states<Rule>(buffers, [&](auto states) {
       if (buffers.number >= 0)
-        return for_each_rounding_run(
-            count, buffers.rounding, buffers.number,
-            [&](int64_t from, int64_t numel, uint64_t key, int64_t number) {
-              Buffers part = advance(buffers, from);
-              part.rounding.bits = key;
-              part.number = number;
-              run_pass<V, Rule, gradient.value, RoundedMaster, states.value, kPhase>(part, scalars, numel);
-            });
+        return for_each_rounding_run(count, buffers.rounding, buffers.number,
+                                     [&](int64_t from, int64_t numel, uint64_t key, int64_t number) {
+                                       Buffers part = advance(buffers, from);
+                                       part.rounding.bits = key;
+                                       part.number = number;
+                                       run_pass<V, Rule, gradient.value, RoundedMaster, states.value, kPhase>(
+                                           part, scalars, numel);
+                                     });
       with_master(buffers, [&](auto weights) {
         run_pass<V, Rule, gradient.value, decltype(weights), states.value, kPhase>(buffers, scalars, count);
       });
