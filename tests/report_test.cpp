@@ -51,6 +51,15 @@ TEST_F(Report, ReadsStepsEvaluationsAndEvents) {
             "skipped: the gradient was not finite; checkpoint");
 }
 
+TEST_F(Report, SaysWhenTheRunWentOn) {
+  folder_.write("a <run>/resumes.jsonl",
+                "{\"step\":1,\"checkpoint\":\"/x/checkpoints/step-00000001\"}\n{\"step\":5,\"chec");
+  const RunRecord record = read_run(run("{\"step\":1,\"loss\":3}\n"));
+  ASSERT_EQ(record.events.size(), 2u);
+  EXPECT_EQ(record.events[0].step, 1);
+  EXPECT_EQ(record.events[0].text, "resumed from step-00000001");
+}
+
 TEST_F(Report, NamesWhatIsWrong) {
   EXPECT_NE(said("{\"step\":1}\n{\"step\":\n").find("metrics.jsonl:2"), std::string::npos);
   EXPECT_NE(said("{\"loss\":1}\n").find("step"), std::string::npos);

@@ -45,6 +45,35 @@ TEST_F(RunDirectory, HoldsTheEffectiveConfiguration) {
             (std::vector<std::string>{".lock", "checkpoints", "config.json", "metrics.jsonl"}));
 }
 
+TEST_F(RunDirectory, ThatVanishesWhileTheRunGoesOnIsNamed) {
+  const Config config = small.config(2, {"run.steps=4"});
+  const auto vanish = [&](const StepReport& report) {
+    if (report.step == 2) fs::remove_all(run);
+  };
+  const auto results = collect_ranks(2, [&](const Mesh& mesh) { train(config, mesh, {.on_step = vanish}); });
+  EXPECT_NE(results[0].error.find("metrics.jsonl: the file, or the directory it was in, was removed"),
+            std::string::npos)
+      << results[0].error;
+  EXPECT_NE(results[1].error.find("rank 0"), std::string::npos) << results[1].error;
+}
+
+TEST_F(RunDirectory, HoldsWhenTheRunWentOn) {
+  const Config config = small.config(1, {"run.steps=3", "checkpoint.interval_steps=1"});
+  const auto resumes = [&] {
+    std::vector<int64_t> steps;
+    std::ifstream file(run / training::kResumesFile);
+    for (std::string line; std::getline(file, line);) steps.push_back(nlohmann::json::parse(line).at("step"));
+    return steps;
+  };
+  train_on(1, config, {.pause_after = 1});
+  EXPECT_TRUE(resumes().empty());
+  train_on(1, config, {.resume = "auto", .pause_after = 2});
+  train_on(1, config, {.resume = "auto"});
+  EXPECT_EQ(resumes(), (std::vector<int64_t>{1, 2}));
+  train_on(1, config, {.overwrite = true});
+  EXPECT_TRUE(resumes().empty()) << "those of the run before have another name";
+}
+
 TEST_F(RunDirectory, RefusesToMixRuns) {
   train_on(2, small.config(2, {"run.steps=2"}));
   const auto before = course_of(run);

@@ -57,6 +57,18 @@ void read_metrics(RunRecord& run, const fs::path& path) {
   }
 }
 
+void read_resumes(RunRecord& run, const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) {
+    const std::string place = path.string() + ":" + std::to_string(number);
+    const nlohmann::json json = parse_json(line, place);
+    const JsonPlace resume(json, place);
+    const fs::path checkpoint = resume["checkpoint"].string();
+    run.events.push_back({resume["step"].count(), "resumed from " + checkpoint.filename().string()});
+  }
+}
+
 // "step-00000040" -> 40; -1 for another name.
 int64_t step_of(const std::string& name) {
   constexpr std::string_view kPrefix = "step-";
@@ -90,6 +102,7 @@ RunRecord read_run(const fs::path& directory) {
   const Config config = parse_config(run.config, file.string());
   read_metrics(run, directory / config.logging.metrics_file);
   find_checkpoints(run, directory / config.checkpoint.directory);
+  read_resumes(run, directory / "resumes.jsonl");  // train/run_directory.h
   std::stable_sort(run.events.begin(), run.events.end(),
                    [](const Event& a, const Event& b) { return a.step < b.step; });
   return run;

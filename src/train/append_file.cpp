@@ -1,6 +1,7 @@
 #include "train/append_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "zero/error.h"
 
 namespace zero::training {
 
@@ -36,6 +38,11 @@ AppendFile::AppendFile(AppendFile&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 void AppendFile::append(std::string_view bytes) {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) fail_errno(path_, "stat");
+  require(status.st_nlink > 0, ErrorKind::Io, path_.string(),
+          "the file, or the directory it was in, was removed while the run was writing it",
+          "what is written now would be lost: start the run again, or go on from a checkpoint (--resume)");
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t wrote = ::write(descriptor_, bytes.data() + done, bytes.size() - done);
     if (wrote < 0 && errno == EINTR) continue;

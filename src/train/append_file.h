@@ -17,7 +17,7 @@ class AppendFile {
   AppendFile(AppendFile&& other) noexcept;
   AppendFile& operator=(AppendFile&&) = delete;
 
-  /// All of it, usually in one write. Throws Io naming file and cause.
+  /// All of it, usually in one write. Throws Io naming file and cause, also where the file was removed.
   void append(std::string_view bytes);
 
  private:

@@ -11,6 +11,7 @@
 #include "base/output_file.h"
 #include "checkpoint/file_io.h"
 #include "train/adapter_files.h"
+#include "train/append_file.h"
 #include "train/checkpoint_metadata.h"
 #include "train/metrics.h"
 #include "train/run_files.h"
@@ -175,6 +176,23 @@ RunLock::RunLock(const fs::path& run) {
 
 RunLock::~RunLock() { ::close(descriptor_); }
 
+namespace {
+
+// RUN/resumes.jsonl: a line for each time that the run went on, for pictures of it.
+void note_resume(const RunPaths& paths, const fs::path& checkpoint, int64_t step) {
+  const fs::path file = paths.run / kResumesFile;
+  std::error_code error;
+  if (checkpoint.empty()) {
+    if (fs::exists(file, error)) set_aside(file);
+    return;
+  }
+  if (fs::exists(file, error)) cut_metrics(file, step);
+  const nlohmann::ordered_json line = {{"step", step}, {"checkpoint", checkpoint.string()}};
+  AppendFile(file).append(line.dump() + "\n");
+}
+
+}  // namespace
+
 void begin_run(const Config& config, const fs::path& checkpoint, int64_t step, const TrainOptions& options) {
   const RunPaths paths = paths_of(config);
   if (options.overwrite) set_aside(paths.checkpoints);
@@ -195,6 +213,7 @@ void begin_run(const Config& config, const fs::path& checkpoint, int64_t step, c
       cut_metrics(paths.metrics, step);
     }
   }
+  note_resume(paths, checkpoint, step);
   replace_file(paths.config, text);
 }
 

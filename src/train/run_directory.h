@@ -10,6 +10,10 @@
 
 namespace zero::training {
 
+/// In the run's directory: an object with `step` and `checkpoint` for each time that the run went on from
+/// one.
+inline constexpr const char* kResumesFile = "resumes.jsonl";
+
 /// Where the parts of a run lie.
 struct RunPaths {
   std::filesystem::path run, config, metrics, checkpoints;  // metrics empty: not wanted
