@@ -23,7 +23,8 @@ Row policy_row(const std::string& name,
   row.also_sets = {"offload.parameter", "offload.gradient"};
   row.read = [format](Reader& reader, const Value& value, const std::string& path, Config& config) {
     std::optional<TierChoice> all;
-    if (!reader.take(format, value, path, all)) return reader.wrong_value(value, path, format.expected, format.choices);
+    if (!reader.take(format, value, path, all))
+      return reader.wrong_value(value, path, format.expected, format.choices);
     if (!all) {  // other keys say it
       reader.origin.places.erase(path);
       return;

@@ -69,7 +69,8 @@ Row rule_row(const Hyperparameter& like, const Format<T>& format, Get get, Set s
   row.applies = [name](const Config& c) { return hyperparameter(c.optimizer.rule, name) != nullptr; };
   row.read = [name, format, set](Reader& reader, const Value& value, const std::string& path, Config& c) {
     T given{};
-    if (!reader.take(format, value, path, given)) return reader.wrong_value(value, path, format.expected, format.choices);
+    if (!reader.take(format, value, path, given))
+      return reader.wrong_value(value, path, format.expected, format.choices);
     set(c.optimizer.rule, *hyperparameter(c.optimizer.rule, name), given);
   };
   row.print = [name, format, get](Config& c) {
