@@ -97,12 +97,37 @@ TEST(BenchStep, SaysInWordsWhatTookTurns) {
   EXPECT_NE(result.output.find("in turn with it, stage 1: "), std::string::npos) << result.output;
 }
 
+// The same losses to rounding, whatever the ranks share.
+TEST(BenchStep, SharesLayersAndAPipeline) {
+  for (const bool plain : {false, true}) {
+    const auto of = [&](std::vector<std::string> mesh) {
+      mesh.insert(mesh.end(), {"--grad-accum", "2", "--stage", "2"});
+      if (plain) mesh.emplace_back("--plain");
+      return record_of(mesh);
+    };
+    const json one = of({"--ranks", "1"}), tensor = of({"--ranks", "2", "--tensor", "2", "--sequence"}),
+               pipeline = of({"--ranks", "2", "--pipeline", "2", "--schedule", "zb-h1"});
+    for (const json& record : {tensor, pipeline}) {
+      EXPECT_NEAR(record["loss_first"].get<double>(), one["loss_first"].get<double>(), 2e-4) << record;
+      EXPECT_NEAR(record["loss"].get<double>(), one["loss"].get<double>(), 2e-4) << record;
+      EXPECT_EQ(record["ranks"], 2);
+    }
+    EXPECT_EQ(tensor["tensor"], 2);
+    EXPECT_EQ(pipeline["schedule"], "zb-h1");
+    EXPECT_EQ(pipeline["stage_blocks"].size(), 2U);
+  }
+}
+
 TEST(BenchStep, RefusesWhatItCannotTime) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--beside", "0,0"},
                                              {"--beside", "4"},
                                              {"--operators", "theirs"},
                                              {"--beside", "0", "--alone"},
+                                             {"--ranks", "3", "--tensor", "2"},
+                                             {"--tensor", "3", "--ranks", "3"},
+                                             {"--sequence", "--ranks", "2"},
+                                             {"--alone", "--pipeline", "2", "--ranks", "2"},
                                              {"--warmup", "4"}}) {
     const ProgramResult result = bench_step(arguments);
     EXPECT_NE(result.exit, 0) << arguments[1];
