@@ -177,6 +177,29 @@ def split_rows(steps):
     return lines
 
 
+def mesh_rows(steps):
+    """Ours over the peers' on each mesh and over data-parallel ranks alone, and ranks that share layers over threads."""
+    lines = []
+
+    def add(case, other, most):
+        if steps.has(case, other):
+            ratio, fastest = steps.ratio(case, other), steps.fastest(case) / steps.fastest(other)
+            verdict = "" if most is None else verdict_of(ratio, most)
+            lines.append(f"| {case} | {other} | {ratio:.3f} | {fastest:.3f} | {'' if most is None else format(most, '.3g')} | {verdict} |")
+
+    for mesh in ("d4", "d2·t2", "t2·p2", "d2·p2"):
+        for kind in KINDS:
+            case = f"zero.cpp {kind}stage 2, {mesh}"
+            for peer in ("DTensor + pipelining", "Megatron's layout"):
+                add(case, f"{peer}, {mesh}", 0.6 if mesh != "d4" else None)
+            if mesh != "d4":
+                add(case, f"zero.cpp {kind}stage 2, d4", None)
+    for kind in ("plain ", ""):
+        for split in ("t2 x 1 thread", "t2 x 1 thread, sequence"):
+            add(f"zero.cpp {kind}stage 2, {split}", f"zero.cpp {kind}stage 2, 1 rank x 2 threads", 1.08)
+    return lines
+
+
 def plan_rows(steps):
     """Measured peaks over the plan's figure and the process."""
     lines, most = [], 0.05 * slack_of(steps.name)
@@ -231,7 +254,7 @@ def ratios(steps, folder):
         verdict = "" if most is None else verdict_of(ratio, most)
         fastest = steps.fastest(case) / steps.fastest(other)
         lines.append(f"| {case} | {other} | {ratio:.3f} | {fastest:.3f} | {'' if most is None else format(most, '.3g')} | {verdict} |")
-    lines += split_rows(steps) + start_rows(steps) + plan_rows(steps)
+    lines += split_rows(steps) + mesh_rows(steps) + start_rows(steps) + plan_rows(steps)
     lines += memory_rows(steps)
     return "\n".join(lines)
 

@@ -32,7 +32,10 @@ SETS = {
     "gpt2-fp32-floor": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "2"],
     # So few tokens that a step is the engine's work as much as the model's, on any processor.
     "gpt2-fp32-short-floor": ["--model", "gpt2", "--dtype", "fp32", "--ranks", "2", "--seq", "24"],
+    "gpt2-bf16-meshes": ["--model", "gpt2", "--dtype", "bf16"],
+    "gpt2-fp32-meshes": ["--model", "gpt2", "--dtype", "fp32"],
     "tiny": ["--model", "tiny", "--dtype", "bf16", "--ranks", "2"],
+    "tiny-meshes": ["--model", "tiny", "--dtype", "fp32"],
 }
 
 # A run during which others used more cores than this (other_cpu: the system's busy and stolen time less the run's own) is made again.
@@ -64,10 +67,26 @@ SPLITS = {
     "2 ranks x 1 thread": ["--ranks", "2", "--threads", "1", "--batch", "1"],
 }
 
+# Eight sequences a step, by what four ranks share: d data-parallel, t ranks a layer, p a pipeline.
+MESHES = {
+    "d4": ["--grad-accum", "2"],
+    "d2·t2": ["--tensor", "2", "--grad-accum", "4"],
+    "t2·p2": ["--tensor", "2", "--pipeline", "2", "--grad-accum", "8"],
+    "d2·p2": ["--pipeline", "2", "--grad-accum", "4"],
+}
+MESH_PEERS = {"DTensor + pipelining": "dtensor", "Megatron's layout": "megatron"}
+# The same work on one rank with two threads.
+PAIRS = {
+    "1 rank x 2 threads": ["--ranks", "1", "--threads", "2", "--batch", "8"],
+    "t2 x 1 thread": ["--ranks", "2", "--threads", "1", "--tensor", "2", "--batch", "8"],
+    "t2 x 1 thread, sequence": ["--ranks", "2", "--threads", "1", "--tensor", "2", "--sequence", "--batch", "8"],
+}
+
 
 def usual_of(set_name):
     """The options that neither the set nor its cases say."""
-    said = [*SETS[set_name], *itertools.chain(*SPLITS.values() if set_name.endswith("-split") else [])]
+    of_cases = SPLITS if set_name.endswith("-split") else PAIRS if set_name.endswith("-meshes") else {}
+    said = [*SETS[set_name], *itertools.chain(*of_cases.values())]
     return [word for option, value in USUAL.items() if option not in said for word in (option, value)]
 
 
@@ -76,6 +95,23 @@ def split_cases(zero):
     for kind, option in (("plain ", ["--plain"]), ("", [])):
         for name, split in SPLITS.items():
             result[f"zero.cpp {kind}stage 3, {name}"] = ([zero, "bench", "step", "--json", "--stage", "3", *option, *split], {})
+    return result
+
+
+def mesh_cases(zero, peers):
+    """Each mesh on the peers' layouts and on ours, then ranks that share layers beside threads."""
+    result = {}
+    four = ["--ranks", "4", "--threads", "1", "--batch", "1"]
+    for mesh, options in MESHES.items():
+        if peers:
+            driver = [os.path.join(peers, "bin", "python"), os.path.join(HERE, "peers", "tensor_pipeline.py")]
+            for name, mode in MESH_PEERS.items():
+                result[f"{name}, {mesh}"] = ([*driver, "--mode", mode, *four, *options], {})
+        for kind, option in KINDS.items():
+            result[f"zero.cpp {kind}stage 2, {mesh}"] = ([zero, "bench", "step", "--json", "--stage", "2", *option, *four, *options], {})
+    for kind in ("plain ", ""):
+        for name, options in PAIRS.items():
+            result[f"zero.cpp {kind}stage 2, {name}"] = ([zero, "bench", "step", "--json", "--stage", "2", *KINDS[kind], *options], {})
     return result
 
 
@@ -91,6 +127,8 @@ def cases(arguments, set_name):
     """name -> (command, environment)"""
     if set_name.endswith("-split"):
         return selected(arguments, split_cases(arguments.zero))
+    if set_name.endswith("-meshes"):
+        return selected(arguments, mesh_cases(arguments.zero, arguments.peers))
     if set_name.endswith("-floor"):
         return selected(arguments, floor_cases(arguments.zero))
     peers, ours = {}, {}

@@ -89,10 +89,7 @@ def clip(named_parameters, share_of, local_of):
 def add_up_tied(parameter, mesh, arguments, local_of):
     """The embedding's gradients of the first and the last stage."""
     if arguments.pipeline > 1:
-        ends = mesh["pp"].get_group()
-        if arguments.pipeline > 2:
-            raise SystemExit("tensor_pipeline.py adds up gradients of two stages")
-        torch.distributed.all_reduce(local_of(parameter.grad), group=ends)
+        torch.distributed.all_reduce(local_of(parameter.grad), group=mesh["pp"].get_group())
 
 
 def adamw(parameters):
@@ -146,7 +143,7 @@ def build_dtensor(arguments, model, mesh):
     def share_of(name, _):
         tied_once = 0.0 if stages > 1 and stage.is_last and name.endswith("wte.weight") else 1.0
         ranks = arguments.tensor if name not in cut else 1
-        return tied_once / (ranks * (1 if arguments.data_ranks > 1 else arguments.data_ranks))
+        return tied_once / ranks  # along "dp" each has a shard of its own
 
     def run(micro_batches):
         if schedule is None:
@@ -170,6 +167,9 @@ def build_dtensor(arguments, model, mesh):
     def step(micro_batches):
         with loss_parallel() if shares else contextlib.nullcontext():
             total = run(micro_batches)
+        for parameter in stage.parameters():
+            if isinstance(parameter, DTensor) and parameter.grad.placements != parameter.placements:  # an embedding's are whole
+                parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
         if model.wte is not None:
             add_up_tied(model.wte.weight, mesh, arguments, local_of)
         clip(stage.named_parameters(), share_of, local_of)
@@ -377,6 +377,8 @@ def build_megatron(arguments, model, mesh):
 
 def build(arguments, model):
     from torch.distributed.device_mesh import init_device_mesh
+    if arguments.pipeline > 2:
+        raise SystemExit("tensor_pipeline.py: gradients of the tied embedding are added up over at most two stages")
     mesh = init_device_mesh(arguments.device, (arguments.pipeline, arguments.data_ranks, arguments.tensor),
                             mesh_dim_names=("pp", "dp", "tp"))
     return {"dtensor": build_dtensor, "megatron": build_megatron}[arguments.mode](arguments, model, mesh)
