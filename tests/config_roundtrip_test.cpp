@@ -88,6 +88,8 @@ void random_optimizer(Dice& d, Config& c) {
     sgd->nesterov = sgd->nesterov && sgd->momentum > 0;
     if (sgd->nesterov) sgd->dampening = 0;
   }
+  if (auto* adafactor = std::get_if<Adafactor>(&rule))
+    adafactor->warmup_init = adafactor->warmup_init && adafactor->relative_step;
   if (auto* lamb = std::get_if<LAMB>(&rule)) lamb->min_coeff = lamb->max_coeff * d.unit();
 }
 

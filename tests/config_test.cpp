@@ -151,6 +151,8 @@ TEST(Config, EveryRuleIsReadAndPrintedAsItsRowSays) {
         set_numbers(rule, one, {0.5, 0.25});
     }
     if (auto* sgd = std::get_if<SGD>(&rule)) sgd->dampening = 0;
+    if (auto* adafactor = std::get_if<Adafactor>(&rule))
+      adafactor->relative_step = true;  // warmup_init needs it
     Config config;
     config.optimizer.rule = rule;
     EXPECT_EQ(parse(to_json(config)), config) << rule_name(rule);

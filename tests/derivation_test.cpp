@@ -63,8 +63,8 @@ json random_model(Draw& draw) {
 }
 
 json random_optimizer(Draw& draw) {
-  const auto type =
-      draw.one_of<const char*>({"AdamW", "Adam", "SGD", "Lion", "LAMB", "LARS", "Adagrad", "Muon", "Adafactor"});
+  const auto type = draw.one_of<const char*>(
+      {"AdamW", "Adam", "SGD", "Lion", "LAMB", "LARS", "Adagrad", "Muon", "Adafactor"});
   json params{{"lr", 0.01}};
   if (type == std::string("SGD")) params["momentum"] = draw.flip() ? 0.9 : 0;
   return {{"type", type}, {"params", params}};

@@ -93,12 +93,9 @@ TEST(OffloadedStates, EveryRuleAndWayOfTransferGivesTheSameBits) {
   const DiskDirectory folder;
   run_ranks(2, [&](const zero::Mesh& mesh) {
     const std::vector<std::pair<std::string, zero::OptimizerSpec>> rules{
-        {"Adam", zero::Adam{.lr = 1e-2}},
-        {"SGD", zero::SGD{.lr = 1e-2, .momentum = 0.9}},
-        {"Lion", zero::Lion{.lr = 1e-3}},
-        {"LAMB", zero::LAMB{.lr = 1e-2}},
-        {"Muon", zero::Muon{.lr = 1e-2}},
-        {"Adafactor", zero::Adafactor{.beta1 = 0.9}}};
+        {"Adam", zero::Adam{.lr = 1e-2}}, {"SGD", zero::SGD{.lr = 1e-2, .momentum = 0.9}},
+        {"Lion", zero::Lion{.lr = 1e-3}}, {"LAMB", zero::LAMB{.lr = 1e-2}},
+        {"Muon", zero::Muon{.lr = 1e-2}}, {"Adafactor", zero::Adafactor{.beta1 = 0.9}}};
     for (const auto& [name, rule] : rules) {
       zero::EngineOptions options{.stage = 3, .dtype = at::kBFloat16};
       Trained memory(mesh, rule, options);
