@@ -45,12 +45,32 @@ struct NetImpl : torch::nn::Module {
     return torch::dropout(F::linear(y, shared), 0.2, is_training());
   }
 
-  Tensor loss(const Batch& batch, bool recomputes) {
-    Tensor x = embedding(batch.tokens);
+  Tensor blocks(Tensor x, bool recomputes) {
     for (int i = 0; i < 3; ++i) {
       const auto run = [this, i](const Tensor& in) { return block(i, in); };
       x = recomputes ? zero::recompute(run, x, {.name = "block " + std::to_string(i)}) : run(x);
     }
+    return x;
+  }
+
+  /// All blocks once more inside a part: of three inputs one needs no gradient and one is undefined, and of
+  /// two outputs each is used.
+  Tensor nested_blocks(const Tensor& x, bool recomputes) {
+    using Tensors = std::vector<Tensor>;
+    const auto run = [this, recomputes](const Tensors& in) -> Tensors {
+      EXPECT_FALSE(in[1].requires_grad());
+      EXPECT_FALSE(in[2].defined());
+      const Tensor y = blocks(in[0], recomputes);
+      return {(y * in[1]).tanh(), torch::dropout(y, 0.3, is_training()).exp()};
+    };
+    const Tensors inputs{x, torch::linspace(0.5, 1.5, kWidth, x.options().requires_grad(false)), Tensor()};
+    const Tensors outputs = recomputes ? zero::recompute(run, inputs, {.name = "all blocks"}) : run(inputs);
+    return outputs[0] + 0.1 * outputs[1];
+  }
+
+  Tensor loss(const Batch& batch, bool recomputes) {
+    Tensor x = embedding(batch.tokens);
+    x = nests ? nested_blocks(x, recomputes) : blocks(x, recomputes);
     const Tensor logits = F::linear(x, embedding->weight);
     return F::cross_entropy(logits.flatten(0, -2).to(torch::kFloat), batch.targets.flatten());
   }
@@ -58,6 +78,7 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Embedding embedding{register_module("embedding", torch::nn::Embedding(kVocabulary, kWidth))};
   torch::nn::ModuleList layers{register_module("layers", torch::nn::ModuleList())};
   std::vector<Tensor> down, up;
+  bool nests = false;
   Tensor shared = register_parameter("shared", torch::eye(kWidth) + torch::randn({kWidth, kWidth}) * 0.1);
 };
 TORCH_MODULE(Net);
@@ -67,6 +88,7 @@ enum class Trains { Everything, AllButTheEmbedding, Adapters };
 struct Case {
   zero::EngineOptions options;
   Trains trains = Trains::Everything;
+  bool nests = false;
 };
 
 void freeze(NetImpl& net, Trains trains) {
@@ -111,6 +133,7 @@ Outcome train(const zero::Mesh& mesh, const Case& of, bool recomputes, const fs:
               const zero::ActivationStore* store = nullptr) {
   torch::manual_seed(7);
   Net net = zero::lazily([] { return Net(); });
+  net->nests = of.nests;
   freeze(*net, of.trains);
   zero::Engine engine(*net, zero::AdamW{.lr = 1e-2}, of.options, mesh);
   torch::manual_seed(100 + mesh.rank());
@@ -178,7 +201,7 @@ TEST_P(EngineRecompute, CheckpointsAreTheSameBytes) {
 TEST_P(EngineRecompute, WithFrozenParametersAndAdapters) {
   const TemporaryDirectory root;
   run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
-    for (const int stage : {0, 3})
+    for (const int stage : {0, 1, 2, 3})
       for (const Trains trains : {Trains::AllButTheEmbedding, Trains::Adapters}) {
         Case of{.options = {.stage = stage}, .trains = trains};
         of.options.share_parameters = false;
@@ -187,6 +210,21 @@ TEST_P(EngineRecompute, WithFrozenParametersAndAdapters) {
       }
   });
 }
+
+TEST_P(EngineRecompute, NestedWithSeveralInputsAndOutputs) {
+  const TemporaryDirectory root;
+  run_ranks(GetParam(), [&](const zero::Mesh& mesh) {
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const Trains trains : {Trains::Everything, Trains::AllButTheEmbedding, Trains::Adapters}) {
+        Case of{.options = {.stage = stage}, .trains = trains, .nests = true};
+        of.options.share_parameters = false;
+        expect_same(
+            mesh, of, root.path(),
+            "nested, stage " + std::to_string(stage) + ", " + std::to_string(static_cast<int>(trains)));
+      }
+  });
+}
+
 TEST_P(EngineRecompute, ActivationsOnDiskLeaveTheSameBytes) {
   const TemporaryDirectory root;
   const DiskDirectory disk;
