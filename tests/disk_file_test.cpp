@@ -1,6 +1,8 @@
 // A rank's file on a disk: what comes back is what was written, and whatever fails is a named error.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -86,6 +88,31 @@ TEST(DiskFile, HasNoNameAndIsThereFromTheStart) {
   const DiskFile file(options_in(directory, 64 << 20));
   EXPECT_TRUE(fs::is_empty(directory.path()));
   EXPECT_LT(free() + (32 << 20), before);
+}
+
+TEST(DiskFile, IsItsUsersAloneAndGoesPastThePageCache) {
+  const DiskDirectory directory;
+  constexpr int64_t kBytes = 8 << 20;
+  DiskFileOptions options = options_in(directory, kBytes);
+  struct stat file = {};
+  int flags = 0, of_descriptor = 0;
+  options.open_device = [&](int descriptor) {
+    EXPECT_EQ(::fstat(descriptor, &file), 0);
+    flags = ::fcntl(descriptor, F_GETFL);
+    of_descriptor = ::fcntl(descriptor, F_GETFD);
+    return open_thread_device(descriptor, 2, "as asked");
+  };
+  const mode_t before = ::umask(0);
+  const DiskFile opened(options);
+  ::umask(before);
+  EXPECT_EQ(file.st_mode & 07777, 0600U);
+  EXPECT_EQ(file.st_nlink, 0U);
+  EXPECT_GE(file.st_blocks * 512, kBytes);
+  EXPECT_TRUE(of_descriptor & FD_CLOEXEC);
+  const int direct =
+      ::open((directory.path() / "direct").c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+  EXPECT_EQ((flags & O_DIRECT) != 0, direct >= 0);
+  if (direct >= 0) ::close(direct);
 }
 
 TEST(DiskFile, WhatWasNeverWrittenIsZerosWithoutATransfer) {

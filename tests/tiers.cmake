@@ -1,1 +1,1 @@
-zero_test(tiers USES tiers FILES disk_file)
+zero_test(tiers USES tiers FILES disk_file disk_overlap)

@@ -104,7 +104,8 @@ void DiskStates::announce(std::vector<Piece> pieces) {
 
 // Number n of the sweep goes through slot n % slots, once what was there before is written.
 void DiskStates::start_reads() {
-  while (started_ < sweep_.size() && started_ < next_ + slots_.size()) {
+  const size_t ahead = options_.read_ahead ? slots_.size() : 1;
+  while (started_ < sweep_.size() && started_ < next_ + ahead) {
     Slot& slot = slot_of(started_);
     const Piece& piece = sweep_[started_];
     std::byte* memory = slot.memory.get();
