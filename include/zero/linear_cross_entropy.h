@@ -29,6 +29,10 @@ struct LinearCrossEntropyOptions {
 /// them: Usage in a second one. Without reduction backward makes the logits again. Unsupported in a backward
 /// that makes a graph (create_graph). For parameters of an engine too, at every stage and tied ones.
 ///
+/// In a tensor-parallel forward (tensor_parallel.h) a weight and a bias of whose vocabulary each rank holds a
+/// part stay cut, and rows_at_a_time counts this rank's logits; a collective, whose backward makes them
+/// again.
+///
 /// Throws Usage for other shapes and dtypes, and on CPU for targets outside the vocabulary; Config for
 /// options out of range.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,

@@ -16,6 +16,7 @@
 #include "base/mix_bits.h"
 #include "models/head_loss.h"
 #include "models/layers.h"
+#include "models/parallel_linear_loss.h"
 #include "zero/error.h"
 #include "zero/gpt2.h"
 #include "zero/gpt_neox.h"
@@ -118,8 +119,7 @@ torch::Tensor LanguageModel::last_part_loss(const torch::Tensor& x, const torch:
   if (x.is_cpu()) require_targets(targets);
   // Ranks that hold parts of the vocabulary, or of the positions, make the logits of theirs.
   if (is_tensor_parallel(x) || is_tensor_parallel(head_weight()))
-    return torch::cross_entropy_loss(
-        torch::linear(for_head(leave(x), head_weight()), head_weight()).flatten(0, 1), targets.reshape({-1}));
+    return detail::parallel_linear_loss(for_head(leave(x), head_weight()), head_weight(), targets);
   return detail::head_loss(leave(x).flatten(0, 1), head_weight(), targets.reshape({-1}));
 }
 

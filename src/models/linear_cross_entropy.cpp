@@ -10,8 +10,10 @@
 
 #include "base/shape_text.h"
 #include "models/linear_loss.h"
+#include "models/parallel_linear_loss.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
+#include "zero/tensor_parallel.h"
 
 namespace zero {
 namespace {
@@ -119,12 +121,28 @@ void check(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&
           "expected label_smoothing in 0..1, got " + std::to_string(options.label_smoothing));
   require(options.rows_at_a_time >= 0, ErrorKind::Config, kPlace,
           "expected rows_at_a_time >= 0, got " + std::to_string(options.rows_at_a_time));
-  // On a GPU asking here would stop the host at every step; the gather's own assertion catches these.
-  if (!targets.is_cpu()) return;
+  // On a GPU asking here would stop the host at every step; the gather's own assertion catches these. Where
+  // ranks hold parts of the vocabulary, the loss over them asks.
+  if (!targets.is_cpu() || is_tensor_parallel(weight)) return;
   const at::Tensor outside = targets.lt(0).logical_or(targets.ge(weight.size(0)));
   require(!outside.logical_and(targets.ne(options.ignore_index)).any().item<bool>(), ErrorKind::Usage, kPlace,
           "a target is outside the vocabulary of " + std::to_string(weight.size(0)) + " and not " +
               std::to_string(options.ignore_index));
+}
+
+at::Tensor of_parallel(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
+                       const Options& options) {
+  const at::Reduction::Reduction reduction = options.reduction == Reduction::Mean  ? at::Reduction::Mean
+                                             : options.reduction == Reduction::Sum ? at::Reduction::Sum
+                                                                                   : at::Reduction::None;
+  const at::Tensor loss = detail::parallel_linear_loss(hidden, weight, targets,
+                                                       {.bias = options.bias,
+                                                        .reduction = reduction,
+                                                        .ignore_index = options.ignore_index,
+                                                        .label_smoothing = options.label_smoothing,
+                                                        .rows_at_a_time = options.rows_at_a_time});
+  const at::Tensor wide = loss.to(weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  return reduction == at::Reduction::None ? wide.view(targets.sizes()) : wide;
 }
 
 }  // namespace
@@ -141,6 +159,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
     return linear_cross_entropy(x, w, targets, same);
   }
   check(hidden, weight, targets, options);
+  if (is_tensor_parallel(hidden) || is_tensor_parallel(weight))
+    return of_parallel(hidden, weight, targets, options);
   const int64_t most = std::max<int64_t>(1, kLogitsAtATime / std::max<int64_t>(1, weight.size(0)));
   const at::Tensor rows = hidden.reshape({-1, weight.size(1)});
   const LinearLoss problem{.hidden = rows,

@@ -89,15 +89,16 @@ template <class Shape>
 double loss_of(const Shape& s, const Batch& b) {
   const double width = static_cast<double>(s.width), vocabulary = static_cast<double>(s.vocab_size);
   const double input = b.tokens * width * b.e;
+  const auto at_a_time = static_cast<double>(kLogitsAtATime);
   if (b.cuts_vocabulary) {
-    // A part of all logits, and in fp32 the same (where that is another type), shifted, and as probabilities.
-    const double logits = b.tokens * std::ceil(vocabulary / b.t);
+    // A part of the logits of some rows, and in fp32 the same (where that is another type), shifted, and as
+    // probabilities.
+    const double all = b.tokens * std::ceil(vocabulary / b.t), logits = std::min(all, at_a_time);
     return 2 * input + logits * (b.e + (b.e < 4 ? 4 : 0) + 4 + 4);
   }
   const double weight = vocabulary * width, logits = b.tokens * vocabulary;
   // Logits become their own gradient. Before the weight's is made, of some rows there are log-probabilities
   // in fp32 and, where that is another type, logits once more. The weight's parts are added up in fp32.
-  const auto at_a_time = static_cast<double>(kLogitsAtATime);
   const double widened = std::min(logits, static_cast<double>(kLogitsWidened)) * (b.e < 4 ? 4 + 4 : 4);
   const double gradient = weight * (logits <= at_a_time ? b.e : 4 + 4 + b.e);
   return 2 * input + std::min(logits, at_a_time) * b.e + std::max(widened, gradient);

@@ -4,6 +4,10 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <utility>
+#include <vector>
 
 #include "zero/error.h"
 
@@ -27,8 +31,12 @@ at::Tensor gradient_of_rows(const Softmax& s, double smoothing, int64_t vocabula
   return result.mul_(rows.unsqueeze(1));
 }
 
+// What is as large as the logits is saved as operators' nodes save theirs, so that it may be made again, or
+// wait elsewhere, as theirs.
 struct LossGradient : torch::autograd::Node {
-  Softmax softmax;
+  torch::autograd::SavedVariable probabilities;
+  Softmax softmax;  // without them
+  bool is_there = true;
   double smoothing = 0;
   int64_t vocabulary = 0;
   at::ScalarType type = at::kFloat;
@@ -36,11 +44,17 @@ struct LossGradient : torch::autograd::Node {
     if (!gradients[0].defined()) return {at::Tensor()};
     require(!at::GradMode::is_enabled(), ErrorKind::Unsupported, "cross_entropy",
             "its gradient over a vocabulary that is cut cannot be differentiated again");
-    require(softmax.probabilities.defined(), ErrorKind::Usage, "cross_entropy",
-            "its gradient was taken before", "keep the graph, or compute the loss again");
-    return {gradient_of_rows(softmax, smoothing, vocabulary, gradients[0]).to(type)};
+    require(is_there, ErrorKind::Usage, "cross_entropy", "its gradient was taken before",
+            "keep the graph, or compute the loss again");
+    Softmax whole = softmax;
+    whole.probabilities = probabilities.unpack();
+    return {gradient_of_rows(whole, smoothing, vocabulary, gradients[0]).to(type)};
   }
-  void release_variables() override { softmax = {}; }
+  void release_variables() override {
+    probabilities.reset_data();
+    softmax = {};
+    is_there = false;
+  }
 };
 
 at::Tensor reduced(const at::Tensor& losses, const at::Tensor& counted, int64_t reduction) {
@@ -92,6 +106,8 @@ at::Tensor vocabulary_loss(const at::Tensor& local, const Cut& cut, const at::Te
   }
   if (!at::GradMode::is_enabled() || !local.requires_grad()) return loss;
   auto node = std::shared_ptr<LossGradient>(new LossGradient, torch::autograd::deleteNode);
+  node->probabilities =
+      torch::autograd::SavedVariable(std::exchange(s.probabilities, {}), /*is_output=*/false);
   node->softmax = s;
   node->smoothing = options.label_smoothing;
   node->vocabulary = vocabulary;
