@@ -444,6 +444,24 @@ TEST(Config, Recomputation) {
   EXPECT_EQ(policy("\"recompute\": \"auto\", \"offload\": \"auto\"").memory_bytes, -1);
 }
 
+// What DeepSpeed's other keys ask for is so anyway, or says nothing about which blocks: a note each, unless
+// unset.
+TEST(Config, RecomputationKeysWithoutEffectAreNoted) {
+  const std::string keys =
+      R"("recompute": "all", "contiguous_memory_optimization": true, "number_checkpoints": 4,
+      "synchronize_checkpoint_boundary": true, "profile": true)";
+  const Config c = parse("{\"activation_checkpointing\": {" + keys + "}}");
+  EXPECT_EQ(c.recompute, (RecomputePolicy{.every = 1})) << "number_checkpoints is a buffer's length";
+  ASSERT_EQ(c.origin.notes.size(), 4u);
+  size_t at = 0;
+  for (const char* key : {"contiguous_memory_optimization", "number_checkpoints",
+                          "synchronize_checkpoint_boundary", "profile"}) {
+    const std::string place = std::string("activation_checkpointing.") + key + " has no effect here: ";
+    EXPECT_NE(c.origin.notes[at].find(place), std::string::npos) << c.origin.notes[at];
+    ++at;
+  }
+}
+
 // Parts of inputs need ranks that share a layer: where there are none, or each has its part, a note says so.
 TEST(Config, PartitionedActivations) {
   const auto notes = [](const std::string& parallel) {
