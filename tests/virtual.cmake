@@ -9,3 +9,5 @@ zero_test(engine_on_virtual TORCH RANKS 4 PREFIX virtual FILTER "-*Ranks1Accumul
           FILES engine_modules engine_parity engine_checkpoint engine_writes zero_redundancy_optimizer engine_on_virtual)
 zero_test(virtual_offload TORCH RANKS 3 USES virtual train engine models mesh seam compute base LIBS nlohmann_json::nlohmann_json
           FILES virtual_offload virtual_adaptive virtual_parameters virtual_offload_mutations virtual_eight_bit)
+zero_test(virtual_train TORCH RANKS 2 USES virtual train engine models mesh seam compute base LIBS nlohmann_json::nlohmann_json
+          FILES virtual_train)

@@ -140,6 +140,7 @@ class Trainer {
   TensorParallel parallel_;
   training::TrainingEngine training_;
   std::optional<AdaptivePlacement> adapts_;  // where the placement is chosen, and memory measured
+  int64_t device_peak_bytes_ = 0;            // of the last step, where that is known
   int64_t step_ = 0, position_ = 0;
   bool evaluation_due_ = false;  // of the resumed checkpoint
   bool save_requested_ = false;  // on some rank, after the last step
@@ -317,7 +318,10 @@ StepReport Trainer::step() {
   report.skipped = stepped.skipped();
   report.overflow = stepped.overflow();
   report.loss_scale = stepped.loss_scale;
-  if (options_.device_figures) report.device = options_.device_figures();
+  if (options_.device_figures) {
+    report.device = options_.device_figures();
+    device_peak_bytes_ = report.device->peak_bytes;
+  }
   return report;
 }
 
@@ -429,9 +433,13 @@ void Trainer::finish_step() {
 
 // The placement was chosen for what the plan says that activations take; steps are measured.
 void Trainer::keep_to_memory() {
-  if (placement_.empty() || !mesh_.device().is_cpu() || cpu_allocator_stats().peak_bytes == 0) return;
+  const bool on_cpu = mesh_.device().is_cpu();
+  const bool is_measured = on_cpu ? cpu_allocator_stats().peak_bytes > 0 : bool(options_.device_figures);
+  if (placement_.empty() || !is_measured) return;
+  AdaptivePlacement::DevicePeak device_peak;
+  if (!on_cpu) device_peak = [this] { return device_peak_bytes_; };
   adapts_.emplace(training_.engine(), before_placing_, config_tier_request(config_, before_placing_, {}),
-                  paths_.run / "moved-states");
+                  paths_.run / "moved-states", device_peak);
 }
 
 TrainResult Trainer::run() {
