@@ -229,5 +229,21 @@ TEST(ConvertConfig, OptimizersAndSchedulesOfTheTrainerWithoutADeepSpeedFile) {
   EXPECT_TRUE(has_line(converted.notes, "eval_steps: write run.eval_interval_steps"));
 }
 
+// transformers' Trainer makes Adafactor with scale_parameter=False and relative_step=False, whose own
+// defaults are True.
+TEST(ConvertConfig, AdafactorOfTheTrainerHasTheRateThatIsGiven) {
+  for (const char* text : {R"({"optim": "adafactor", "learning_rate": 1e-4, "weight_decay": 0.1})",
+                           R"({"adafactor": true, "learning_rate": 1e-4, "weight_decay": 0.1})"}) {
+    const Config config = loaded(convert({.deepspeed = {}, .accelerate = {}, .trainer = Json::parse(text)}));
+    const Json optimizer = Json::parse(to_json(config)).at("optimizer");
+    EXPECT_EQ(optimizer.at("type"), "Adafactor") << text;
+    const Json& params = optimizer.at("params");
+    EXPECT_EQ(params.at("scale_parameter"), false) << text;
+    EXPECT_EQ(params.at("relative_step"), false) << text;
+    EXPECT_EQ(params.at("lr"), 1e-4) << text;
+    EXPECT_EQ(params.at("weight_decay"), 0.1) << text;
+  }
+}
+
 }  // namespace
 }  // namespace zero::convert

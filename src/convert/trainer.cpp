@@ -49,12 +49,14 @@ void take_optimizer(const Json& json, const Arguments& given, Target& target) {
                                                                         {"adamw_8bit", "AdamW"},
                                                                         {"sgd", "SGD"},
                                                                         {"adagrad", "Adagrad"},
+                                                                        {"adafactor", "Adafactor"},
                                                                         {"lion_32bit", "Lion"}};
-  const std::string name = json.value("optim", "adamw_torch");
+  const std::string name =
+      json.value("adafactor", false) ? "adafactor" : json.value("optim", std::string("adamw_torch"));
   const auto type = types.find(name);
   if (type == types.end())
     return target.refuse("optim \"" + name + "\": no such optimizer here; write optimizer.type (" +
-                         "AdamW, Adam, SGD, Lion, LAMB, LARS, Adagrad, Muon)");
+                         "AdamW, Adam, SGD, Lion, LAMB, LARS, Adagrad, Muon, Adafactor)");
   const std::string from = "learning_rate and the like";
   if (target.at("optimizer").is_null()) {
     target.set("optimizer.type", type->second, "optim");
@@ -65,6 +67,10 @@ void take_optimizer(const Json& json, const Arguments& given, Target& target) {
       target.set("optimizer.params.eps", given.eps, from);
       if (name.find("8bit") != std::string::npos) target.set("optimizer.params.states_8bit", true, "optim");
     }
+    // The Trainer's choice: the rate is learning_rate itself.
+    if (std::string(type->second) == "Adafactor")
+      for (const char* key : {"scale_parameter", "relative_step"})
+        target.set(std::string("optimizer.params.") + key, false, "optim");
     return;
   }
   target.fill("optimizer.type", type->second);
