@@ -147,8 +147,9 @@ TEST(Optimizer, KernelsAndOperatorsAgree) {
     for (const auto gradient : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for_each_rule([&](auto rule) {
         rule.weight_decay = 0.1;
-        // A sign may flip where both terms cancel to rounding: see below.
-        if (rule_name(rule) != "Lion") expect_executions_agree(rule, parameter, gradient);
+        // A sign may flip where both terms cancel to rounding: see below. Adafactor has kernels only.
+        if (rule_name(rule) != "Lion" && rule_name(rule) != "Adafactor")
+          expect_executions_agree(rule, parameter, gradient);
       });
       expect_executions_agree(SGD{.momentum = 0.9, .nesterov = true}, parameter, gradient);
       expect_executions_agree(SGD{.momentum = 0.9, .dampening = 0.5}, parameter, gradient);
@@ -188,6 +189,7 @@ void expect_fused_bits(const OptimizerRule& spec, at::ScalarType parameter, bool
 TEST(Optimizer, FusedOperatorsHaveTheKernelsBits) {
   ASSERT_TRUE(fused_operators::exist_for(at::kCPU));
   for_each_rule([&](auto rule) {
+    if (rule_name(rule) == "Adafactor") return;  // has kernels only
     rule.weight_decay = 0.1;
     for (const auto parameter : {at::kFloat, at::kBFloat16, at::kHalf})
       expect_fused_bits(rule, parameter, false);

@@ -48,7 +48,8 @@ Buffers advance(Buffers buffers, int64_t count) {
   if (buffers.remainder) buffers.remainder += count;
   buffers.gradient = static_cast<const char*>(buffers.gradient) + count * size_of(buffers.gradient_type);
   if (buffers.parameter) {
-    buffers.parameter = static_cast<char*>(buffers.parameter) + count * size_of(buffers.parameter_type);
+    const Element type = buffers.number >= 0 ? Element::bf16 : buffers.parameter_type;
+    buffers.parameter = static_cast<char*>(buffers.parameter) + count * size_of(type);
   }
   if (buffers.first) buffers.first += count;
   if (buffers.second) buffers.second += count;
