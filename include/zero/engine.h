@@ -161,7 +161,7 @@ class Engine {
   /// The averaged, unclipped gradient of one parameter, fp32 on CPU; between backward() and step().
   /// Collective.
   at::Tensor full_gradient(const std::string& name);
-  /// One kind of optimizer state ("exp_avg", ...) of one parameter, fp32 on CPU. Collective.
+  /// One kind of optimizer state ("exp_avg", ...) of one parameter, fp32 on CPU; of 8 bits too. Collective.
   at::Tensor full_optimizer_state(const std::string& name, const std::string& kind);
   /// The same of this rank's part. Not collective.
   LocalValues local_parameter(const std::string& name);

@@ -1,10 +1,12 @@
 // What an engine holds of a parameter by its name, to read and to write: values, gradient, optimizer states.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 
 #include "engine/engine_state.h"
+#include "optim/eight_bit.h"
 #include "zero/error.h"
 
 namespace zero {
@@ -88,6 +90,56 @@ int unit_with_state(const ShardedModel& model, const std::string& name, const st
   return unit;
 }
 
+/// A moment in 8 bits: "exp_avg" of "exp_avg_codes" and "exp_avg_scales".
+struct NarrowState {
+  std::string codes, scales;
+  const eight_bit::DynamicMap* map;
+};
+
+/// Null where the unit has no moment of that name, or has it in fp32.
+std::optional<NarrowState> narrow_state(const ShardedModel& model, const std::string& name,
+                                        const std::string& kind) {
+  const std::vector<std::string> kinds = model.optimizer->state_names();
+  const auto codes = std::find(kinds.begin(), kinds.end(), kind + "_codes");
+  if (codes == kinds.end() || !model.states.holds(model.place_of(name).unit, *codes)) return {};
+  const auto moment = static_cast<size_t>(codes - kinds.begin()) / 2;  // its scales follow its codes
+  return NarrowState{
+      .codes = *codes, .scales = *(codes + 1), .map = &eight_bit::DynamicMap::of_moment(moment)};
+}
+
+/// The segment's blocks: each begins where one does.
+at::Tensor scales_of(const at::Tensor& scales, const ShardSegment& segment) {
+  return scales.narrow(0, segment.begin / eight_bit::kBlockNumel, eight_bit::blocks_of(segment.numel()));
+}
+
+/// fp32 [shard_numel] on the CPU, of which only the parameter's elements are set.
+at::Tensor widened(ShardedModel& model, const std::string& name, const NarrowState& narrow) {
+  const auto lease = model.states.lend(
+      model.place_of(name).unit, {std::string_view(narrow.codes), narrow.scales}, StateStore::Use::Read);
+  const at::Tensor shard = at::zeros({lease[narrow.codes].numel()}, at::kFloat);
+  if (const auto segment = segment_of(model, name)) {
+    const at::Tensor codes = lease[narrow.codes].narrow(0, segment->begin, segment->numel()).cpu(),
+                     scales = scales_of(lease[narrow.scales], *segment).cpu();
+    eight_bit::dequantise(*narrow.map, codes.const_data_ptr<uint8_t>(), scales.const_data_ptr<float>(),
+                          shard.mutable_data_ptr<float>() + segment->begin, segment->numel());
+  }
+  return shard;
+}
+
+void write_narrow(ShardedModel& model, const std::string& name, const NarrowState& narrow,
+                  const at::Tensor& part) {
+  const auto segment = segment_of(model, name);
+  if (!segment) return;
+  const at::Tensor values = part.cpu(), codes = at::empty({values.numel()}, at::kByte),
+                   scales = at::empty({eight_bit::blocks_of(values.numel())}, at::kFloat);
+  eight_bit::quantise(*narrow.map, values.const_data_ptr<float>(), codes.mutable_data_ptr<uint8_t>(),
+                      scales.mutable_data_ptr<float>(), values.numel());
+  const auto lease = model.states.lend(
+      model.place_of(name).unit, {std::string_view(narrow.codes), narrow.scales}, StateStore::Use::Write);
+  lease[narrow.codes].narrow(0, segment->begin, segment->numel()).copy_(codes);
+  scales_of(lease[narrow.scales], *segment).copy_(scales);
+}
+
 void write_state(EngineState& state, const std::string& name, std::string_view kind, const at::Tensor& part) {
   const auto segment = segment_of(state.model, name);
   if (!segment) return;
@@ -130,11 +182,15 @@ void write_optimizer_state(EngineState& state, const std::string& name, const st
     values_of(*one, lease).copy_(values.detach());
     return;
   }
-  unit_with_state(state.model, name, kind);
+  const auto narrow = narrow_state(state.model, name, kind);
+  if (!narrow) unit_with_state(state.model, name, kind);
   const at::Tensor part = part_of(state.model, name, values, is_full);
   state.settle();
   state.model.open_to_writes(name);
-  write_state(state, name, kind, part);
+  if (narrow)
+    write_narrow(state.model, name, *narrow, part);
+  else
+    write_state(state, name, kind, part);
 }
 
 }  // namespace
@@ -160,6 +216,8 @@ at::Tensor Engine::full_optimizer_state(const std::string& name, const std::stri
     const auto whole = model.states.lend(one->unit, {std::string_view(one->kind)}, StateStore::Use::Read);
     return values_of(*one, whole).clone();
   }
+  if (const auto narrow = narrow_state(model, name, kind))
+    return model.gather(model.place_of(name), widened(model, name, *narrow));
   const int unit = unit_with_state(model, name, kind);
   const auto lease = model.states.lend(unit, {std::string_view(kind)}, StateStore::Use::Read);
   return model.gather(model.place_of(name), lease[kind]);
@@ -182,6 +240,8 @@ LocalValues Engine::local_gradient(const std::string& name) {
 
 LocalValues Engine::local_optimizer_state(const std::string& name, const std::string& kind) {
   ShardedModel& model = state_->model;
+  if (const auto narrow = narrow_state(model, name, kind))
+    return local_part(model, name, widened(model, name, *narrow));
   const int unit = unit_with_state(model, name, kind);
   const auto lease = model.states.lend(unit, {std::string_view(kind)}, StateStore::Use::Read);
   return local_part(model, name, lease[kind]);

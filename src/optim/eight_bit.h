@@ -5,6 +5,7 @@
 // split.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "zero/optimizer_rules.h"
@@ -25,6 +26,8 @@ class DynamicMap {
   /// For the first moment, and for the second, which has no signs.
   static const DynamicMap& of_signed();
   static const DynamicMap& of_unsigned();
+  /// The rule's first moment (0) or its second one (1).
+  static const DynamicMap& of_moment(size_t moment) { return moment == 0 ? of_signed() : of_unsigned(); }
 
   float value(uint8_t code) const { return values_[code]; }
   /// Between the values of codes `i` and i + 1: what is above it is nearer to the latter.

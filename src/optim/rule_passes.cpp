@@ -34,24 +34,16 @@ kernel_passes::NarrowMoments::NarrowMoments(const RuleMemory& memory)
     : codes{memory.states[0].mutable_data_ptr<uint8_t>(), memory.states[2].mutable_data_ptr<uint8_t>()},
       scales{memory.states[1].mutable_data_ptr<float>(), memory.states[3].mutable_data_ptr<float>()} {}
 
-namespace {
-
-const eight_bit::DynamicMap& map_of_moment(size_t moment) {
-  return moment == 0 ? eight_bit::DynamicMap::of_signed() : eight_bit::DynamicMap::of_unsigned();
-}
-
-}  // namespace
-
 void kernel_passes::NarrowMoments::widen(int64_t from, int64_t count, std::array<float*, 2> into) const {
   for (size_t i = 0; i < codes.size(); ++i)
-    eight_bit::dequantise(map_of_moment(i), codes[i] + from, scales[i] + from / eight_bit::kBlockNumel,
-                          into[i], count);
+    eight_bit::dequantise(eight_bit::DynamicMap::of_moment(i), codes[i] + from,
+                          scales[i] + from / eight_bit::kBlockNumel, into[i], count);
 }
 
 void kernel_passes::NarrowMoments::store(int64_t from, int64_t count,
                                          std::array<const float*, 2> moments) const {
   for (size_t i = 0; i < codes.size(); ++i)
-    eight_bit::quantise(map_of_moment(i), moments[i], codes[i] + from,
+    eight_bit::quantise(eight_bit::DynamicMap::of_moment(i), moments[i], codes[i] + from,
                         scales[i] + from / eight_bit::kBlockNumel, count);
 }
 
