@@ -52,6 +52,10 @@ std::vector<int64_t> generate_tokens(const LogitsFunction& logits_of, std::span<
 struct GenerateTogether {
   /// Runs the model's forward, such as inside Engine::forward, and returns its logits.
   std::function<torch::Tensor(const std::function<torch::Tensor()>& forward)> run = {};
+  /// Instead of `run` and the model's forward: logits [1, m >= 1, vocabulary], of which the last position is
+  /// used, of tokens [1, n] on the CPU that follow those in `cache`, which then holds them too; null: of all
+  /// positions anew. For models whose layers are on several ranks.
+  std::function<torch::Tensor(const torch::Tensor& tokens, KeyValueCache* cache)> logits = {};
   /// The token that all ranks take, given the one that was drawn here.
   std::function<int64_t(int64_t token)> agree = {};
 };

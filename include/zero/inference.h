@@ -1,6 +1,8 @@
 #pragma once
 // A trained model on the ranks of a mesh, to evaluate it or to make text with: stage 3, no gradients, no
-// optimizer. Its values go from the files straight into shards; no rank holds a copy of the model meanwhile.
+// optimizer. On a mesh with an axis "pp" each rank along it holds a stage, whose weights never leave it;
+// activations and logits do. Values go from the files straight into shards; no rank holds a copy of the model
+// meanwhile.
 //
 // On CPU, weights are mapped where their files hold them in one piece and in the type that is computed in:
 // pages of the system's cache, once for all ranks and processes of a host, which it drops when memory is
@@ -29,6 +31,8 @@
 
 namespace zero {
 
+class Pipeline;
+
 struct InferenceOptions {
   int64_t budget_bytes = kAllBytes;  // gathered parameters; -1: the three largest. Of mapped ones none are
   bool map_weights = true;           // where it can be
@@ -47,7 +51,7 @@ class Inference {
   Inference(const Inference&) = delete;
   Inference& operator=(const Inference&) = delete;
 
-  /// As zero::evaluate: the samples are split over the ranks. Collective.
+  /// As zero::evaluate: the samples are split over the ranks along "dp". Collective.
   EvalResult evaluate(const TokenFile& file, const EvaluateOptions& options);
 
   /// As zero::generate_tokens. All ranks compute the same text; they take the tokens that rank 0 draws, so
@@ -56,15 +60,21 @@ class Inference {
 
   /// Weights are where their files are: there is no engine.
   bool is_mapped() const { return engine_ == nullptr; }
-  /// Throws Usage where weights are mapped.
+  /// Of this rank's stage. Throws Usage where weights are mapped.
   const Engine& engine() const;
 
  private:
   class Scope;
+  void make_engine(const Config& config, EngineOptions options);
   at::Tensor run(const std::function<at::Tensor()>& forward);
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
+  at::Tensor logits_of_pipeline(const at::Tensor& tokens, KeyValueCache* cache);
   Mesh mesh_;
   std::shared_ptr<LanguageModel> model_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Engine> whole_;       // without a pipeline
+  std::unique_ptr<Pipeline> pipeline_;  // or with one
+  Engine* engine_ = nullptr;            // of either
+  KeyValueCache* cache_ = nullptr;      // of the forward that is under way
   bool gathers_once_, uses_our_operators_;
 };
 

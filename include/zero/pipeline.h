@@ -121,6 +121,16 @@ class Pipeline {
   at::Tensor evaluate(int micro_batches, const Input& input, const Loss& loss);
   at::Tensor evaluate(int micro_batches, const WholeForward& forward);
 
+  /// Of the last stage's result, what is given to all ranks. Called on the last stage's rank alone. May use
+  /// parameters of the last stage.
+  using Output = std::function<StageTensors(const StageTensors& result)>;
+  /// One forward of `input(0)`, without gradient: the last stage's result, or what `output` makes of it, on
+  /// every rank of the pipeline, with the limits of StageTensors. Its shapes need not be known before. No
+  /// parameter leaves its stage. Collective.
+  StageTensors infer(const Input& input, const Output& output = {});
+  /// Of a pipeline of a whole forward, which here may give one tensor of any shape.
+  at::Tensor infer(const WholeForward& forward);
+
   /// Of this rank's parameters: for saving, loading, learning rates. Its forward() and backward() are the
   /// pipeline's to call.
   Engine& engine();

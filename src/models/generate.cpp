@@ -153,15 +153,17 @@ std::vector<int64_t> generate_tokens(LanguageModel& model, std::span<const int64
   const int64_t most = std::ssize(prompt) + std::min(options.max_new_tokens, context_length);
   KeyValueCache cache(std::min(most, context_length));
   const torch::Device device = model.parameters().front().device();
-  const auto forward = [&](std::span<const int64_t> text) {
-    const int64_t length = std::ssize(text);
-    // Every token of a moved window has another position, which all keys and values depend on.
-    if (length > context_length) return model.forward(last_tokens(text, context_length).to(device));
-    return model.forward(last_tokens(text, length - cache.length()).to(device), cache);
-  };
   return go_on(
       [&](std::span<const int64_t> text) {
-        return together.run ? together.run([&] { return forward(text); }) : forward(text);
+        const int64_t length = std::ssize(text);
+        // Every token of a moved window has another position, which all keys and values depend on.
+        const bool moved = length > context_length;
+        const torch::Tensor tokens = last_tokens(text, moved ? context_length : length - cache.length());
+        if (together.logits) return together.logits(tokens, moved ? nullptr : &cache);
+        const auto forward = [&] {
+          return moved ? model.forward(tokens.to(device)) : model.forward(tokens.to(device), cache);
+        };
+        return together.run ? together.run(forward) : forward();
       },
       prompt, context_length, options, together);
 }

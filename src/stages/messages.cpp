@@ -20,7 +20,7 @@ constexpr int kFields = kCutAt + 2 + 2 * Messages::kMostBlocks;
 constexpr int kHeaderNumel = 1 + Messages::kMostTensors * kFields;
 
 std::string text_of(const MessageName& name) {
-  const char* kinds[] = {"activations", "gradients", "tied gradients", "sums of tied gradients"};
+  const char* kinds[] = {"activations", "gradients", "tied gradients", "sums of tied gradients", "result"};
   return std::string(kinds[static_cast<int>(name.kind)]) + " of stage " + std::to_string(name.stage) +
          ", micro-batch " + std::to_string(name.micro_batch);
 }

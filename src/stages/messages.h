@@ -15,7 +15,7 @@ namespace zero::detail {
 
 /// What one message is about: the same on both sides.
 struct MessageName {
-  enum class Kind { Activations, Gradients, Tied, Totals } kind;
+  enum class Kind { Activations, Gradients, Tied, Totals, Result } kind;
   int stage;  // that it comes from
   int micro_batch;
 };

@@ -4,7 +4,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
 #include <map>
@@ -15,9 +14,9 @@
 #include "compute/wait_place.h"
 #include "engine/engine_access.h"
 #include "mesh/rank_places.h"
-#include "pipeline/schedules.h"
 #include "plan/fp32_patterns.h"
 #include "sharding/model_parameters.h"
+#include "stages/checked_table.h"
 #include "stages/held_tensor.h"
 #include "stages/places.h"
 #include "stages/same_values.h"
@@ -41,33 +40,6 @@ using detail::TiedSums;
 using pipeline::Action;
 using pipeline::Pass;
 using Kind = MessageName::Kind;
-
-Group group_along_pipeline(const Mesh& mesh) {
-  const auto axes = mesh.axes();
-  require(std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.name == "pp"; }),
-          ErrorKind::Config, "pipeline", "the mesh has no axis \"pp\"",
-          "give MeshOptions::axes {{\"pp\", stages}, {\"dp\", -1}}");
-  return mesh.group("pp");
-}
-
-// Sums have the bits of one rank's accumulation only if each stage sees micro-batches in order.
-void require_in_order(const pipeline::Table& table) {
-  for (const auto& row : table.rows) {
-    std::map<std::pair<Pass, int>, int> next;
-    for (const Action& action : row)
-      require(action.micro_batch == next[{action.pass, action.chunk}]++, ErrorKind::Internal, "pipeline",
-              "a schedule changes the order of micro-batches");
-  }
-}
-
-pipeline::Table checked_table(const PipelineOptions& options, int ranks) {
-  pipeline::Table table = pipeline::make_schedule(
-      pipeline::kind_from(options.schedule), ranks, options.micro_batches, options.chunks,
-      {.costs = {}, .kept_micro_batches = options.kept_micro_batches});
-  pipeline::check_table(table);
-  require_in_order(table);
-  return table;
-}
 
 std::vector<std::string> replicated_axes(const Mesh& mesh) {
   std::vector<std::string> names;
@@ -96,17 +68,23 @@ struct Pipeline::State {
         EngineOptions engine_options, const PipelineOptions& pipeline_options, const Mesh& the_mesh,
         std::unique_ptr<detail::SuspendedForward> the_suspended = nullptr);
 
-  void run(const Action& action, const Input& input, const Loss& loss);
-  void evaluate(int index, const std::vector<int>& own, const Input& input, const Loss& loss);
-  void forward(int stage, int micro_batch, const Input& input, const Loss& loss);
+  // What the last stage gives of its result, of micro-batch `index`.
+  using End = std::function<StageTensors(const StageTensors& result, int index)>;
+
+  void run(const Action& action, const Input& input, const End& end);
+  std::vector<HeldTensor> forward_alone(int index, const Input& input, const End& end);
+  void forward(int stage, int micro_batch, const Input& input, const End& end);
   void backward(int stage, int micro_batch, bool splits);
   void backward_of_weights(int stage, int micro_batch);
   std::vector<HeldTensor> inputs_of(int stage, int index, int name, const Input& input);
   std::vector<HeldTensor> compute(int stage, int micro_batch, const std::vector<HeldTensor>& inputs,
-                                  const Loss& loss);
+                                  const End& end);
+  End noted(const Loss& loss);
   void give_on(const std::vector<HeldTensor>& outputs, int stage, int micro_batch);
   void give_back(const StageTensors& gradients, int stage, int micro_batch);
   at::Tensor shared_losses();
+  std::vector<HeldTensor> shared_result(std::vector<HeldTensor> result);
+  std::vector<int> own_stages() const;
   void abandon(const char* reason) noexcept;
   template <class Work>
   void together(Work work);
@@ -137,9 +115,9 @@ Pipeline::State::State(torch::nn::Module& module, std::vector<PipelineStage> the
       stages(std::move(the_stages)),
       options(pipeline_options),
       mesh(the_mesh),
-      group(group_along_pipeline(mesh)),
+      group(detail::group_along_pipeline(mesh)),
       axis(detail::axis_of_module(module)),
-      places(checked_table(options, group.size()), group.rank(), group, mesh.device()) {
+      places(detail::checked_table(options, group.size()), group.rank(), group, mesh.device()) {
   const pipeline::Shape& shape = places.shape();
   require(std::ssize(stages) == shape.stages(), ErrorKind::Config, "pipeline",
           std::to_string(stages.size()) + " stages, expected " + std::to_string(shape.stages()) + ": " +
@@ -179,19 +157,24 @@ std::vector<HeldTensor> Pipeline::State::inputs_of(int stage, int index, int nam
 }
 
 std::vector<HeldTensor> Pipeline::State::compute(int stage, int micro_batch,
-                                                 const std::vector<HeldTensor>& inputs, const Loss& loss) {
+                                                 const std::vector<HeldTensor>& inputs, const End& end) {
   if (options.seed && at::GradMode::is_enabled())
     at::manual_seed(
         seed_of({*options.seed, pass, static_cast<uint64_t>(mesh.group("dp").rank()),
                  static_cast<uint64_t>(micro_batch), static_cast<uint64_t>(suspended ? 0 : stage)}));
   return engine->forward([&] {
     const StageTensors result = stages[stage].forward(detail::seen(inputs, axis), micro_batch);
-    if (!is_last(stage)) return detail::held(result);
+    return detail::held(is_last(stage) ? end(result, micro_batch) : result);
+  });
+}
+
+Pipeline::State::End Pipeline::State::noted(const Loss& loss) {
+  return [this, &loss](const StageTensors& result, int micro_batch) {
     const at::Tensor value = loss(result, micro_batch);
     require(value.defined() && value.numel() == 1, ErrorKind::Usage, "pipeline", "a loss is no scalar");
     losses[micro_batch] = value.detach().to(at::kDouble).squeeze();
-    return detail::held({value});
-  });
+    return StageTensors{value};
+  };
 }
 
 void Pipeline::State::give_on(const std::vector<HeldTensor>& outputs, int stage, int micro_batch) {
@@ -202,10 +185,10 @@ void Pipeline::State::give_back(const StageTensors& gradients, int stage, int mi
   if (stage > 0) places.give(detail::whole(gradients), {Kind::Gradients, stage, micro_batch}, stage - 1);
 }
 
-void Pipeline::State::forward(int stage, int micro_batch, const Input& input, const Loss& loss) {
+void Pipeline::State::forward(int stage, int micro_batch, const Input& input, const End& end) {
   UnderWay& mine = under_way_of(stage, micro_batch);
   mine.inputs = inputs_of(stage, micro_batch, micro_batch, input);
-  mine.outputs = compute(stage, micro_batch, mine.inputs, loss);
+  mine.outputs = compute(stage, micro_batch, mine.inputs, end);
   give_on(mine.outputs, stage, micro_batch);
 }
 
@@ -254,20 +237,25 @@ void Pipeline::State::backward_of_weights(int stage, int micro_batch) {
   under_way.erase({stage, micro_batch});
 }
 
-// Names of messages go round: what they were given to before has been taken.
-void Pipeline::State::evaluate(int index, const std::vector<int>& own, const Input& input, const Loss& loss) {
+// Through this rank's stages; returns what the last of them gave. Names of messages go round: what they were
+// given to before has been taken.
+std::vector<HeldTensor> Pipeline::State::forward_alone(int index, const Input& input, const End& end) {
   const int name = index % options.micro_batches;
   if (name == 0) places.finish();
-  for (const int stage : own)
-    give_on(compute(stage, index, inputs_of(stage, index, name, input), loss), stage, name);
+  std::vector<HeldTensor> outputs;
+  for (const int stage : own_stages()) {
+    outputs = compute(stage, index, inputs_of(stage, index, name, input), end);
+    give_on(outputs, stage, name);
+  }
+  return outputs;
 }
 
-void Pipeline::State::run(const Action& action, const Input& input, const Loss& loss) {
+void Pipeline::State::run(const Action& action, const Input& input, const End& end) {
   const TraceScope span(mesh.trace(), Trace::Row::Compute, to_string(action, places.shape()));
   const int stage = places.stage_of(action);
   switch (action.pass) {
     case Pass::Forward:
-      return forward(stage, action.micro_batch, input, loss);
+      return forward(stage, action.micro_batch, input, end);
     case Pass::Backward:
       return backward(stage, action.micro_batch, /*splits=*/false);
     case Pass::BackwardInput:
@@ -283,6 +271,24 @@ at::Tensor Pipeline::State::shared_losses() {
   const detail::WaitPlace place("losses of a pipeline");
   if (losses.numel() > 0) group.broadcast(losses, root, "losses").wait();
   return std::exchange(losses, at::Tensor());
+}
+
+// What the last stage's rank has, on all ranks of the pipeline.
+std::vector<HeldTensor> Pipeline::State::shared_result(std::vector<HeldTensor> result) {
+  const pipeline::Shape& shape = places.shape();
+  const MessageName name{Kind::Result, shape.stages() - 1, 0};
+  if (!places.is_here(name.stage)) return places.take(name, shape.stage_of(group.rank(), 0));
+  for (int rank = 0; rank < shape.ranks; ++rank)
+    if (rank != group.rank()) places.give(result, name, shape.stage_of(rank, 0));
+  return result;
+}
+
+std::vector<int> Pipeline::State::own_stages() const {
+  const pipeline::Shape& shape = places.shape();
+  std::vector<int> own;
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) own.push_back(shape.stage_of(group.rank(), chunk));
+  std::sort(own.begin(), own.end());
+  return own;
 }
 
 void Pipeline::State::abandon(const char* reason) noexcept {
@@ -322,8 +328,8 @@ Pipeline::Pipeline(torch::nn::Module& module, const WholeForward& forward, const
   require(!options.autocast && options.fp32_parameters.empty(), ErrorKind::Unsupported, "pipeline",
           "fp32_parameters and autocast cast what an unmodified forward computes",
           "give the stages as functions, or train in one type");
-  const Group group = group_along_pipeline(mesh);
-  const int count = checked_table(pipeline, group.size()).shape.stages();
+  const Group group = detail::group_along_pipeline(mesh);
+  const int count = detail::checked_table(pipeline, group.size()).shape.stages();
   auto suspended = detail::suspended_forward(module, forward, units, count, options, mesh);
   std::vector<PipelineStage> stages = detail::stages_of_suspended(*suspended);
   state_ = std::make_unique<State>(module, std::move(stages), optimizer, std::move(options), pipeline, mesh,
@@ -340,7 +346,8 @@ at::Tensor Pipeline::train(const Input& input, const Loss& loss) {
     state.losses =
         at::zeros({state.options.micro_batches}, at::TensorOptions(state.mesh.device()).dtype(at::kDouble));
     state.loss_scale = EngineAccess::scale_losses(*state.engine);
-    for (const Action& action : state.places.own_actions()) state.run(action, input, loss);
+    const State::End end = state.noted(loss);
+    for (const Action& action : state.places.own_actions()) state.run(action, input, end);
     EngineAccess::finish(*state.engine, state.tied->totals());
     state.places.finish();
     losses = state.shared_losses();
@@ -364,12 +371,29 @@ at::Tensor Pipeline::evaluate(int micro_batches, const Input& input, const Loss&
   state.together([&] {
     state.losses = at::zeros({micro_batches}, at::TensorOptions(state.mesh.device()).dtype(at::kDouble));
     state.places.follow_table(false);
-    for (int i = 0; i < micro_batches; ++i) state.evaluate(i, own_stages(), input, loss);
+    const State::End end = state.noted(loss);
+    for (int i = 0; i < micro_batches; ++i) state.forward_alone(i, input, end);
     state.places.finish();
     state.places.follow_table(true);
     losses = state.shared_losses();
   });
   return losses;
+}
+
+StageTensors Pipeline::infer(const Input& input, const Output& output) {
+  const at::NoGradGuard no_grad;
+  State& state = *state_;
+  detail::require_begun(state.suspended.get());
+  StageTensors result;
+  state.together([&] {
+    state.places.follow_table(false);
+    std::vector<HeldTensor> outputs = state.forward_alone(
+        0, input, [&](const StageTensors& of_last, int) { return output ? output(of_last) : of_last; });
+    result = detail::seen(state.shared_result(std::move(outputs)), state.axis);
+    state.places.finish();
+    state.places.follow_table(true);
+  });
+  return result;
 }
 
 namespace {
@@ -395,46 +419,18 @@ at::Tensor Pipeline::evaluate(int micro_batches, const WholeForward& forward) {
   return losses;
 }
 
+at::Tensor Pipeline::infer(const WholeForward& forward) {
+  detail::SuspendedForward& suspended =
+      detail::begun(state_->suspended.get(), forward, {.micro_batches = 1}, /*any_shape=*/true);
+  const StageTensors result = infer(no_input);
+  suspended.end(1);
+  return result.at(0);
+}
+
 Engine& Pipeline::engine() { return *state_->engine; }
 const Engine& Pipeline::engine() const { return *state_->engine; }
 int Pipeline::stage_count() const { return state_->places.shape().stages(); }
 
-std::vector<int> Pipeline::own_stages() const {
-  const pipeline::Shape& shape = state_->places.shape();
-  std::vector<int> own;
-  for (int chunk = 0; chunk < shape.chunks; ++chunk)
-    own.push_back(shape.stage_of(state_->group.rank(), chunk));
-  std::sort(own.begin(), own.end());
-  return own;
-}
-
-std::vector<PipelineStage> stages_of(torch::nn::SequentialImpl& module, const std::vector<int64_t>& counts) {
-  int64_t total = 0;
-  for (const int64_t count : counts) {
-    require(count >= 0, ErrorKind::Config, "stages", "a stage of " + std::to_string(count) + " elements");
-    total += count;
-  }
-  require(total == static_cast<int64_t>(module.size()), ErrorKind::Config, "stages",
-          "their counts add up to " + std::to_string(total) + " of the module's " +
-              std::to_string(module.size()) + " elements");
-  const auto named = module.named_children();
-  std::vector<PipelineStage> stages;
-  size_t begin = 0;
-  for (const int64_t count : counts) {
-    const size_t end = begin + static_cast<size_t>(count);
-    PipelineStage stage;
-    for (size_t i = begin; i < end; ++i)
-      if (!named[i].value()->parameters().empty()) stage.parameters.push_back(named[i].key() + ".*");
-    stage.forward = [&module, begin, end](const StageTensors& inputs, int) {
-      at::Tensor x = inputs.at(0);
-      for (auto at = module.begin() + begin; at != module.begin() + end; ++at)
-        x = at->any_forward(x).get<at::Tensor>();
-      return StageTensors{x};
-    };
-    stages.push_back(std::move(stage));
-    begin = end;
-  }
-  return stages;
-}
+std::vector<int> Pipeline::own_stages() const { return state_->own_stages(); }
 
 }  // namespace zero

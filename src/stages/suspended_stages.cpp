@@ -42,17 +42,17 @@ std::vector<PipelineStage> stages_of_suspended(SuspendedForward& suspended) {
 }
 
 SuspendedForward& begun(SuspendedForward* suspended, const WholeForward& forward,
-                        const PipelineOptions& options) {
+                        const PipelineOptions& options, bool any_shape) {
   require(suspended != nullptr, ErrorKind::Usage, "pipeline", "its stages are functions, no whole forward",
-          "call train() and evaluate() with the input and the loss");
-  suspended->begin(forward, options.seed.has_value());
+          "call train(), evaluate() and infer() with the input");
+  suspended->begin(forward, options.seed.has_value(), any_shape);
   return *suspended;
 }
 
 void require_begun(const SuspendedForward* suspended) {
   require(suspended == nullptr || suspended->has_begun(), ErrorKind::Usage, "pipeline",
           "its stages have no forward",
-          "call train() and evaluate() with a function as the pipeline was made of");
+          "call train(), evaluate() and infer() with a function as the pipeline was made of");
 }
 
 }  // namespace zero::detail

@@ -22,7 +22,7 @@ std::vector<PipelineStage> stages_of_suspended(SuspendedForward& suspended);
 
 /// begin() of a pipeline's; throws Usage for a pipeline of functions (null).
 SuspendedForward& begun(SuspendedForward* suspended, const WholeForward& forward,
-                        const PipelineOptions& options);
+                        const PipelineOptions& options, bool any_shape = false);
 
 /// Throws Usage where stages of a whole forward (null: there are none) have not begun.
 void require_begun(const SuspendedForward* suspended);

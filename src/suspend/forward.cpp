@@ -82,6 +82,8 @@ Trace SuspendedForward::trace(const Whole& whole, int index) {
     loss = whole(index);
   }
   before.restore();
+  require(any_shape_ || (loss.defined() && loss.numel() == 1), ErrorKind::Usage, "pipeline",
+          "a loss is no scalar");
   return pass.finish(loss);
 }
 
@@ -149,7 +151,8 @@ void SuspendedForward::require_held(const Trace& trace, const std::vector<StageC
   }
 }
 
-void SuspendedForward::begin(Whole whole, bool seeded) {
+void SuspendedForward::begin(Whole whole, bool seeded, bool any_shape) {
+  any_shape_ = any_shape;
   abandon();
   whole_ = std::move(whole);
   seeded_ = seeded;

@@ -48,8 +48,8 @@ class SuspendedForward {
 
   /// What run() calls from here on. Micro-batches draw the numbers that one process would draw that runs them
   /// in order from where the generators stand now, or, where each stage's begins are set (`seeded`), those of
-  /// a whole forward from there.
-  void begin(Whole whole, bool seeded);
+  /// a whole forward from there. Losses are scalars; other results (`any_shape`) may have any shape.
+  void begin(Whole whole, bool seeded, bool any_shape = false);
   bool has_begun() const { return whole_ != nullptr; }
   /// The part of `stage`: from what crosses to it to what crosses from it, or the loss. Micro-batches of a
   /// stage come in order.
@@ -78,7 +78,7 @@ class SuspendedForward {
   std::vector<std::vector<std::string>> names_;
   std::vector<std::vector<bool>> held_;  // by stage and source
   Whole whole_;
-  bool seeded_ = false;
+  bool seeded_ = false, any_shape_ = false;
   std::map<int, Traced> traced_;       // by micro-batch
   std::map<int, RandomPlace> begins_;  // by micro-batch, as far as they are known
 };

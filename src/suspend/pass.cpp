@@ -192,7 +192,7 @@ void TracingPass::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 }
 
 Trace TracingPass::finish(const at::Tensor& result) {
-  require(result.defined() && result.numel() == 1, ErrorKind::Usage, "pipeline", "a loss is no scalar");
+  require(result.defined(), ErrorKind::Usage, "pipeline", "a forward gave no tensor");
   const auto value = value_of_.find(result.unsafeGetTensorImpl());
   require(value != value_of_.end(), ErrorKind::Usage, "pipeline", "no parameter leads to the loss",
           "return the loss of the module that the pipeline was made of");

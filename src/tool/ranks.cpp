@@ -25,8 +25,13 @@ Ranks ranks_of(int wanted) {
 
 MeshOptions mesh_for_inference(const Config& config, int ranks) {
   MeshOptions options = mesh_options_of(config);
-  for (Axis& axis : options.axes)
-    if (axis.name == "tp" && ranks % axis.size != 0) axis.size = 1;
+  int used = 1;
+  for (const char* name : {"tp", "pp"})
+    for (Axis& axis : options.axes) {
+      if (axis.name != name) continue;
+      if (ranks % (used * axis.size) != 0) axis.size = 1;
+      used *= axis.size;
+    }
   return options;
 }
 

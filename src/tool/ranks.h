@@ -20,7 +20,8 @@ struct Ranks {
 Ranks ranks_of(int wanted);
 
 /// The mesh on which so many ranks use a model that a run has left: the run's tensor-parallel ranks where
-/// they divide those, otherwise none; results do not depend on it but for rounding.
+/// they divide those, otherwise none, and its ranks along a pipeline where both divide them; results do not
+/// depend on it but for rounding.
 MeshOptions mesh_for_inference(const Config& config, int ranks);
 
 /// Makes this process a rank: memory, threads and the device as the configuration says, and the mesh on them.

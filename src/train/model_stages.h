@@ -12,10 +12,11 @@
 namespace zero::training {
 
 /// `blocks[s]` of the model's blocks for stage s; the first also has what stands before them and takes
-/// tokens, the last the norm, and gives what last_part_loss() takes. `begin(index)` is called before each
-/// stage's part of micro-batch `index`. The stages hold the model.
+/// tokens, the last the norm, and gives what last_part() takes. `begin(index)` is called before each stage's
+/// part of micro-batch `index`; `cache()` then gives the cache of the positions before, or null. The stages
+/// hold the model.
 std::vector<PipelineStage> stages_of_model(std::shared_ptr<LanguageModel> model,
-                                           const std::vector<int64_t>& blocks,
-                                           std::function<void(int)> begin);
+                                           const std::vector<int64_t>& blocks, std::function<void(int)> begin,
+                                           std::function<KeyValueCache*()> cache = {});
 
 }  // namespace zero::training
