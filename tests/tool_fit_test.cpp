@@ -6,6 +6,7 @@
 
 #include "support/temporary_directory.h"
 #include "support/tool_program.h"
+#include "tool/fit_pace.h"
 #include "zero/token_file.h"
 #include "zero/tokenizer.h"
 
@@ -45,6 +46,11 @@ TEST_F(Fit, MakesAModelThatGenerates) {
   for (const char* part :
        {"bits per byte: ", "gzip -9: ", "xz -9e: ", "sample after step 1,", "sample after step 6,"})
     EXPECT_NE(made.output.find(part), std::string::npos) << part << " in: " << made.output;
+  for (const char* once : {"model.norm.weight ", "zero report a ", "zero consolidate a DIR "}) {
+    const size_t first_at = made.output.find(once);
+    EXPECT_NE(first_at, std::string::npos) << once << " in: " << made.output;
+    EXPECT_EQ(made.output.find(once, first_at + 1), std::string::npos) << once << " in: " << made.output;
+  }
   const ProgramResult text = zero({"generate", "a", "--prompt", "The clocks", "--tokens", "5"});
   EXPECT_EQ(text.exit, 0) << text.all();
   EXPECT_TRUE(text.output.starts_with("The clocks")) << text.output;
@@ -71,6 +77,33 @@ TEST_F(Fit, MakesAModelThatGenerates) {
   EXPECT_NE(again.error.find("a: it is there already; give another --out"), std::string::npos) << again.error;
 }
 
+// The ranks stand still for longer than all of the time asked.
+TEST_F(Fit, EndsInTimeWhereStepsTakeLongerThanMeasured) {
+  folder_.write("text.txt", testing::some_text(300));
+  const std::string tool = ZERO_TOOL;
+  folder_.write("slow.sh", tool + R"( fit text.txt --minutes 0.2 -n 2 --model tiny --out a >said 2>&1 &
+fit=$!
+until grep -q '^step 1/' said; do sleep 0.05; kill -0 $fit || exit 2; done
+ranks=$(ps -o pid= --ppid $fit)
+kill -STOP $ranks; sleep 14; kill -CONT $ranks
+wait $fit
+)");
+  testing::ProgramOptions options;
+  options.directory = folder_.path();
+  const ProgramResult result = testing::Program({"/bin/bash", "slow.sh"}, options).wait();
+  const std::string said = read_bytes(folder_.path() / "said");
+  ASSERT_EQ(result.exit, 0) << result.all() << said;
+  EXPECT_NE(said.find("it takes longer than measured: "), std::string::npos) << said;
+  const auto config = nlohmann::json::parse(read_bytes(folder_.path() / "a/config.json"));
+  const auto steps = std::to_string(config["run"]["steps"].get<int64_t>());
+  EXPECT_EQ(config["scheduler"]["params"]["total_steps"], config["run"]["steps"]);
+  EXPECT_NE(said.find("step " + steps + "/" + steps + " "), std::string::npos) << said;
+  EXPECT_NE(said.find("sample after step " + steps + ","), std::string::npos) << said;
+  EXPECT_GT(score("a")["bits_per_byte"].get<double>(), 0);
+  const auto planned = nlohmann::json::parse(read_bytes(folder_.path() / "a/config-1.json"));
+  EXPECT_LT(config["run"]["steps"], planned["run"]["steps"]);
+}
+
 TEST_F(Fit, RefusesWhatIsNoTextOrTooLittle) {
   folder_.write("empty.txt", "");
   folder_.write("short.txt", "too short");
@@ -89,6 +122,16 @@ TEST_F(Fit, RefusesWhatIsNoTextOrTooLittle) {
                  "--model: expected tiny, small, gpt2");
   expect_refused({"fit", "good.txt", "--minutes", "0", "--out", "new"}, "--minutes: expected a time above 0");
   expect_refused({"fit"}, "texts is required");
+}
+
+TEST(FitPace, ShortensWhatTakesTooLong) {
+  EXPECT_EQ(tool::steps_in_time(100, 25, 1.0, 75), 100);
+  EXPECT_EQ(tool::steps_in_time(100, 25, 1.0, 70), 100);  // a tenth over is near enough
+  EXPECT_EQ(tool::steps_in_time(100, 25, 0.5, 75), 100);  // never longer than planned
+  EXPECT_EQ(tool::steps_in_time(100, 25, 2.0, 75), 62);   // 37 more
+  EXPECT_EQ(tool::steps_in_time(100, 64, 2.0, -20), 69);  // the learning rate's way down
+  EXPECT_EQ(tool::steps_in_time(100, 99, 2.0, -20), 100);
+  EXPECT_EQ(tool::steps_in_time(100, 1, 1000, 1), 2);
 }
 
 TEST_F(Fit, RefusesAModelThatNeedsMoreMemory) {

@@ -8,7 +8,8 @@ zero_test(derivation TORCH RANKS 4 USES train LIBS nlohmann_json::nlohmann_json 
 # The `zero` program, run as its users run it.
 if(TARGET zero_tool)
   zero_test(tool RANKS 2 USES data plan hf config checkpoint base LIBS nlohmann_json::nlohmann_json FILES tool tool_fit tool_hf tool_bench tool_device tool_disk tool_simulate tool_rules)
-  target_sources(tool_test PRIVATE ${PROJECT_SOURCE_DIR}/src/tool/text.cpp ${PROJECT_SOURCE_DIR}/src/tool/ports.cpp)
+  target_sources(tool_test PRIVATE ${PROJECT_SOURCE_DIR}/src/tool/text.cpp ${PROJECT_SOURCE_DIR}/src/tool/ports.cpp
+                 ${PROJECT_SOURCE_DIR}/src/tool/fit_pace.cpp)
   target_compile_definitions(tool_test PRIVATE ZERO_TOOL="$<TARGET_FILE:zero_tool>")
   add_dependencies(tool_test zero_tool)
 endif()

@@ -60,6 +60,8 @@ struct TrainOptions {
   bool overwrite = false;
   // Rank 0 shows progress there: a bar on a terminal, else lines. Not owned. Null: shows nothing.
   std::FILE* progress = nullptr;
+  // Progress begins with what is trained and where its states are. False for a run that was just shown.
+  bool introduction = true;
   // Asked after each step on every rank: a signal number ends training after that step on all ranks, with a
   // checkpoint where checkpoints are on. 0: go on.
   std::function<int()> stop_signal = {};

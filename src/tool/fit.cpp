@@ -5,18 +5,22 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
+#include "fit_pace.h"
 #include "fit_plan.h"
 #include "fit_ranks.h"
 #include "fit_text.h"
 #include "launch/process.h"
 #include "median.h"
+#include "next_steps.h"
 #include "ranks.h"
 #include "text.h"
 #include "verbs.h"
 #include "zero/error.h"
 #include "zero/launch.h"
+#include "zero/load_model.h"
 #include "zero/plan_report.h"
 
 namespace zero::tool {
@@ -24,10 +28,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
 
 constexpr int64_t kMeasuredSteps = 24;
 constexpr int64_t kParts = 4;           // a sample after each
 constexpr double kTrainedShare = 0.92;  // of the time; the rest is for evaluation, samples and starts
+constexpr double kLatePart = 1.25;      // times its share of the time: a part ends there
 constexpr int64_t kMostSteps = 10'000'000;
 
 struct FitArguments {
@@ -62,19 +68,23 @@ int on_ranks(int ranks, std::function<int()> body) {
   return launch(options);
 }
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+double seconds_until(Clock::time_point end) { return Seconds(end - Clock::now()).count(); }
 
-// The median step of a run, without the first ones, which pay for memory that later ones reuse.
-double median_step_s(const fs::path& metrics) {
-  std::ifstream in(metrics);
+// What each step after `after` took.
+std::vector<double> step_times_s(const fs::path& run, int64_t after) {
+  std::ifstream in(run / "metrics.jsonl");
   std::vector<double> steps;
   for (std::string line; std::getline(in, line);) {
     const auto json = nlohmann::json::parse(line);
-    if (json.contains("step_s")) steps.push_back(json["step_s"].get<double>());
+    if (json.contains("step_s") && json["step"] > after) steps.push_back(json["step_s"].get<double>());
   }
-  require(std::ssize(steps) == kMeasuredSteps, ErrorKind::Io, metrics.string(), "it lacks measured steps");
+  return steps;
+}
+
+// Without the first ones, which pay for memory that later ones reuse.
+double measured_step_s(const fs::path& run) {
+  const std::vector<double> steps = step_times_s(run, 0);
+  require(std::ssize(steps) == kMeasuredSteps, ErrorKind::Io, run.string(), "it lacks measured steps");
   return median({steps.begin() + kMeasuredSteps / 3, steps.end()});
 }
 
@@ -89,8 +99,9 @@ Measured measure(const FitRequest& request, const std::string& size, const FitTe
   config.checkpoint.save_at_end = false;
   config.data.eval.clear();
   Measured measured;
-  measured.exit = on_ranks(request.ranks, [&] { return fit_train_rank(config, kMeasuredSteps, true); });
-  if (measured.exit == 0) measured.step_s = median_step_s(fs::path(config.run.directory) / "metrics.jsonl");
+  measured.exit = on_ranks(request.ranks,
+                           [&] { return fit_train_rank(config, {.until = kMeasuredSteps, .quiet = true}); });
+  if (measured.exit == 0) measured.step_s = measured_step_s(config.run.directory);
   fs::remove_all(config.run.directory);
   return measured;
 }
@@ -101,13 +112,11 @@ struct Schedule {
   int64_t steps = 0;
 };
 
-Schedule choose(const FitRequest& request, const FitText& text) {
+Schedule choose(const FitRequest& request, const FitText& text, Clock::time_point end) {
   if (request.steps > 0)
     return {.size = request.model.empty() ? "tiny" : request.model, .steps = request.steps};
-  const auto begin = Clock::now();
   const auto steps_left = [&](double step_s) {
-    const double left = request.minutes * 60 * kTrainedShare - seconds_since(begin);
-    return std::clamp<int64_t>(static_cast<int64_t>(left / step_s), kParts, kMostSteps);
+    return std::clamp<int64_t>(static_cast<int64_t>(seconds_until(end) / step_s), kParts, kMostSteps);
   };
   std::string size = request.model.empty() ? "tiny" : request.model;
   Measured measured = measure(request, size, text);
@@ -122,18 +131,58 @@ Schedule choose(const FitRequest& request, const FitText& text) {
   return {.size = size, .steps = steps_left(measured.step_s)};
 }
 
-int fit(const FitRequest& request, const Config& config, const FitText& text) {
-  const int64_t parts = std::min(kParts, config.run.steps);
-  for (int64_t part = 1; part <= parts; ++part) {
-    const int64_t until = config.run.steps * part / parts;
-    int exit = on_ranks(request.ranks, [&] { return fit_train_rank(config, until, false); });
-    if (exit == 0)
-      exit =
-          on_ranks(request.ranks, [&] { return fit_look_rank(config, text.held_out_text, part == parts); });
-    if (exit != 0) return exit;
+// Part `number` of the training, from 1 on. Where the parts before were late, or this one is, what comes
+// after is shortened; what comes after the last one is the end of a shortened run.
+FitPart part_of(const FitRequest& request, int64_t number, int64_t done, int64_t steps,
+                Clock::time_point end) {
+  const int64_t parts = std::max<int64_t>(1, kParts + 1 - number);
+  FitPart part{.until = done + std::max<int64_t>(1, (steps - done) / parts), .introduces = number == 1};
+  if (request.steps == 0 && number <= kParts) {
+    const double share_s = std::max(0.0, seconds_until(end)) / static_cast<double>(parts) * kLatePart;
+    part.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(share_s));
   }
-  std::cout << "saved: " << request.out << "; zero generate " << request.out
-            << " --prompt TEXT goes on with a text" << std::endl;
+  return part;
+}
+
+struct DonePart {
+  int64_t number = 1, before = 0, done = 0;  // steps before it, and after
+  Clock::time_point begin;
+};
+
+// How many steps in all the time holds that is left, by what those of a part took, and its starts and sample.
+int64_t steps_by_pace(const DonePart& part, const fs::path& run, int64_t planned, double left_s) {
+  std::vector<double> took_s = step_times_s(run, part.before);
+  require(std::ssize(took_s) == part.done - part.before, ErrorKind::Io, run.string(), "it lacks steps");
+  const double between_s = -seconds_until(part.begin) - std::reduce(took_s.begin(), took_s.end());
+  // The lower median: a machine that stood still for a while is not slower for that.
+  const auto usual = took_s.begin() + (std::ssize(took_s) - 1) / 2;
+  std::nth_element(took_s.begin(), usual, took_s.end());
+  const auto parts_left = static_cast<double>(std::max<int64_t>(1, kParts - part.number));
+  return steps_in_time(planned, part.done, *usual, left_s - between_s * parts_left);
+}
+
+int fit(const FitRequest& request, const std::string& size, Config config, const FitText& text,
+        Clock::time_point end) {
+  int64_t done = 0;
+  for (int64_t number = 1; done < config.run.steps; ++number) {
+    const auto begin = Clock::now();
+    const int64_t before = done;
+    const FitPart part = part_of(request, number, done, config.run.steps, end);
+    if (const int exit = on_ranks(request.ranks, [&] { return fit_train_rank(config, part); })) return exit;
+    done = find_model(request.out).step;
+    const bool last = done == config.run.steps;
+    if (const int exit =
+            on_ranks(request.ranks, [&] { return fit_look_rank(config, text.held_out_text, last); }))
+      return exit;
+    if (last || request.steps > 0) continue;
+    const int64_t steps =
+        steps_by_pace({number, before, done, begin}, request.out, config.run.steps, seconds_until(end));
+    if (steps == config.run.steps) continue;
+    std::cout << "it takes longer than measured: " << steps << " steps instead of " << config.run.steps
+              << ", to end in time" << std::endl;
+    config = fit_config(request, size, text, steps);
+  }
+  std::cout << "saved: " << request.out << "\n" << next_steps(request.out, true) << std::flush;
   return 0;
 }
 
@@ -153,19 +202,22 @@ auto leaving_nothing_on_failure(const fs::path& out, Work work) {
 int prepare_and_fit(const FitRequest& request, const FitDocuments& documents) {
   FitText text;
   Schedule schedule;
+  Clock::time_point end;
   const Config config = leaving_nothing_on_failure(request.out, [&] {
     text = documents.write(fs::path(request.out) / "data");
     std::cout << "text: " << text.train_bytes << " bytes, " << text.train_tokens
               << " tokens of a vocabulary of " << text.vocab_size << "; " << text.held_out_bytes
               << " bytes held out" << std::endl;
-    schedule = choose(request, text);
+    const Seconds trained(request.minutes * 60 * kTrainedShare);
+    end = Clock::now() + std::chrono::duration_cast<Clock::duration>(trained);
+    schedule = choose(request, text, end);
     return schedule.exit == 0 ? fit_config(request, schedule.size, text, schedule.steps) : Config{};
   });
   if (schedule.exit != 0) return schedule.exit;
   std::cout << "training: " << schedule.size << ", " << schedule.steps << " steps of "
             << config.train_batch_size * config.data.sequence_length << " tokens on " << request.ranks
             << (request.ranks == 1 ? " rank\n" : " ranks\n");
-  return fit(request, config, text);
+  return fit(request, schedule.size, config, text, end);
 }
 
 }  // namespace

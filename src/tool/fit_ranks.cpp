@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -73,16 +74,22 @@ void print_sample(Inference& inference, const SavedModel& saved, const TokenFile
 
 }  // namespace
 
-int fit_train_rank(const Config& config, int64_t until, bool quiet) {
+int fit_train_rank(const Config& config, const FitPart& part) {
   watch_stop_signals();
   const Mesh mesh = join_ranks(config, rendezvous_from_environment(), mesh_options_of(config), nullptr);
   TrainOptions options;
-  options.resume = quiet ? "" : "auto";
-  options.progress = quiet ? nullptr : stdout;
-  options.stop_signal = stop_signal;
-  options.pause_after = until;
+  options.resume = part.quiet ? "" : "auto";
+  options.progress = part.quiet ? nullptr : stdout;
+  options.introduction = part.introduces;
+  options.stop_signal = [&] {
+    const bool late = part.deadline && std::chrono::steady_clock::now() > *part.deadline;
+    return stop_signal() == 0 && late ? SIGALRM : stop_signal();
+  };
+  options.pause_after = part.until;
   const TrainResult result = train(config, mesh, options);
-  return result.signal == 0 ? 0 : 128 + result.signal;
+  // One rank's SIGINT, and the time that is over for another: to be told to stop is what counts.
+  const int told = stop_signal() != 0 ? stop_signal() : result.signal;
+  return told == 0 || told == SIGALRM ? 0 : 128 + told;
 }
 
 int fit_look_rank(const Config& config, const std::string& held_out_text, bool score) {

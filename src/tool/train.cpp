@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "device.h"
+#include "next_steps.h"
 #include "ranks.h"
 #include "stop_signal.h"
 #include "train/trace_file.h"
@@ -32,7 +33,8 @@ Config read(const TrainArguments& arguments, int ranks) {
   return resolve(config, ranks);
 }
 
-void conclude(const TrainResult& result) {
+void conclude(const Config& config, const TrainResult& result, bool on_virtual) {
+  const bool can_be_used = !result.checkpoint.empty() && !on_virtual;
   if (result.failed_saves > 0) std::cout << result.failed_saves << " saves failed on the way, see above\n";
   if (result.signal != 0) {
     std::cout << "stopped by signal " << result.signal << " after step " << result.steps
@@ -45,6 +47,7 @@ void conclude(const TrainResult& result) {
     std::cout << "done: " << result.steps << " steps, " << result.tokens << " tokens, loss " << result.loss;
     if (result.evaluation) std::cout << ", evaluation loss " << result.evaluation->loss;
     std::cout << "\n";
+    if (can_be_used) std::cout << next_steps(config.run.directory, !config.data.tokenizer.empty());
   }
   std::cout.flush();
 }
@@ -65,7 +68,7 @@ int train_here(const Config& config, const Rendezvous& job, TrainOptions options
   if (device.is_virtual()) options.device_figures = [&] { return device.figures(); };
   const TrainResult result = train(config, mesh, options);
   if (!trace.empty()) write_trace(mesh, trace, device.trace_events(mesh));
-  if (mesh.rank() == 0) conclude(result);
+  if (mesh.rank() == 0) conclude(config, result, device.is_virtual());
   if (!device.is_sound(mesh)) return 1;
   return result.signal == 0 ? 0 : 128 + result.signal;
 }

@@ -105,6 +105,7 @@ class Trainer {
   fs::path start();
   void resume();
   std::string choose_activation_memory();
+  void introduce(const std::string& activation_memory);
   StepReport step();
   training::Batch micro_batch(int64_t micro);
   uint64_t seed_of_micro_batch(int64_t micro) const;
@@ -177,6 +178,11 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
   keep_to_memory();
   progress_ = std::make_unique<training::Progress>(mesh_.rank() == 0 ? options_.progress : nullptr, step_,
                                                    config_.run.steps, config_.logging.print_interval_steps);
+  if (options_.introduction) introduce(activation_memory);
+}
+
+// What is trained, where its states are and from where it goes on.
+void Trainer::introduce(const std::string& activation_memory) {
   std::string rules = to_text(training_.engine().parameter_summary());
   rules.pop_back();  // its last newline
   if (config_.parallel.pipeline > 1) progress_->note("parameters of this rank's stages:");
