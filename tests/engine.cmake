@@ -9,6 +9,7 @@ zero_test(engine TORCH RANKS 2 WAITS "Divergence.*:Modules.RanksThatNeedDifferen
                 zero_redundancy_optimizer optimizer_rules tied_gradients engine_writes two_engines ${operators})
 zero_test(engine_alone TORCH APART "*AndTheLossAreThePeakOfForward*:Lazy.PeakMemory*" USES engine models operators FILES lazy ${operators_alone} activations)
 zero_test(engine_offload TORCH RANKS 3 USES engine models tiers train FILES engine_offload engine_placement engine_tiers engine_step_ahead engine_step_from_disk engine_disk_faults)
+zero_test(disk_memory TORCH RANKS 2 USES engine models tiers FILES disk_memory)
 zero_test(engine_hosts TORCH RANKS 4 USES engine models FILES engine_hosts engine_hosts_network)
 zero_test(loss_scale TORCH RANKS 3 USES engine models LIBS nlohmann_json::nlohmann_json FILES loss_scale engine_values)
 zero_test(precision TORCH RANKS 4 USES engine models LIBS nlohmann_json::nlohmann_json FILES stochastic_rounding adafactor mixed_precision zero_redundancy_options loss_scale_steps)
