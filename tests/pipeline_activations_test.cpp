@@ -27,11 +27,12 @@ using nlohmann::json;
 constexpr int kRanks = 2, kMicroBatches = 6;
 constexpr int64_t kSequence = 128, kVocabulary = 256;
 
-Config config_of(const std::string& schedule, int64_t batch) {
+Config config_of(const std::string& schedule, int64_t batch, const json& recompute) {
   const json text{{"train_micro_batch_size_per_gpu", batch},
                   {"gradient_accumulation_steps", kMicroBatches},
                   {"zero_optimization", {{"stage", 1}}},
                   {"data", {{"sequence_length", kSequence}}},
+                  {"activation_checkpointing", {{"recompute", recompute}}},
                   {"parallel", {{"pipeline", kRanks}, {"schedule", schedule}, {"balance", "uniform"}}},
                   {"model",
                    {{"type", "gpt2"},
@@ -48,6 +49,7 @@ Config config_of(const std::string& schedule, int64_t batch) {
 int64_t most_held(const Config& config, const Mesh& mesh) {
   torch::manual_seed(1);
   const auto model = lazily([&] { return make_language_model(shape_of(config)); });
+  model->set_recompute(config.recompute);
   const auto blocks = stage_blocks_of(config, trained_spec(config), stages_of_pipeline(config.parallel));
   auto stages = training::stages_of_model(model, blocks, [](int) {});
   int64_t most = 0, before = 0;
@@ -69,18 +71,19 @@ int64_t most_held(const Config& config, const Mesh& mesh) {
 }
 
 // Of two sizes of micro-batches, which gradients and states do not depend on.
-void compare(const std::string& schedule, const Mesh& mesh) {
+void compare(const std::string& schedule, const json& recompute, const Mesh& mesh) {
   constexpr int64_t kFew = 2, kMany = 6;
   const int rank = mesh.group("pp").rank();
   const auto planned = [&](int64_t batch) {
-    const Config config = config_of(schedule, batch);
+    const Config config = config_of(schedule, batch, recompute);
     const ModuleSpec spec = trained_spec(config);
     return plan_pipeline(config, spec, spec, kRanks, 1, 0).ranks.at(rank).activations.kept;
   };
-  const auto held = [&](int64_t batch) { return most_held(config_of(schedule, batch), mesh); };
+  const auto held = [&](int64_t batch) { return most_held(config_of(schedule, batch, recompute), mesh); };
   const double measured = static_cast<double>(held(kMany) - held(kFew));
   EXPECT_NEAR(measured / static_cast<double>(planned(kMany) - planned(kFew)), 1, 0.05)
-      << schedule << ", rank " << rank;
+      << schedule << ", rank " << rank << ", recompute " << recompute << ", measured " << measured
+      << ", planned " << planned(kMany) - planned(kFew);
 }
 
 TEST(PipelineActivations, AreWhatRanksHold) {
@@ -91,7 +94,9 @@ TEST(PipelineActivations, AreWhatRanksHold) {
       [&](const Mesh& mesh) {
         use_training_allocator();
         const CpuOperators fast;
-        for (const char* schedule : {"1f1b", "gpipe", "interleaved"}) compare(schedule, mesh);
+        for (const char* schedule : {"1f1b", "gpipe", "interleaved"})
+          for (const json& recompute : {json("none"), json("all"), json(2)})
+            compare(schedule, recompute, mesh);
       },
       options);
 }

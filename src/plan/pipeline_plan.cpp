@@ -12,6 +12,7 @@
 #include "plan/mesh_places.h"
 #include "plan/model_parts.h"
 #include "plan/moved_json.h"
+#include "plan/stage_activations.h"
 #include "plan/stage_balance.h"
 #include "plan/state_bytes.h"
 #include "zero/error.h"
@@ -50,14 +51,51 @@ std::vector<double> operations_by_stage(const Config& config, const ModuleSpec& 
   return operations;
 }
 
-ActivationBytes activations_of(const Config& config, Dtype dtype, int64_t blocks, double kept,
-                               bool has_head) {
-  ActivationBytes bytes =
-      activation_bytes(shape_of(config), config.train_micro_batch_size, config.data.sequence_length, dtype,
-                       config.recompute, layer_share_of(config));
-  const double share = static_cast<double>(blocks) / static_cast<double>(config.model.layers);
-  bytes.kept = static_cast<int64_t>(static_cast<double>(bytes.kept) * share * kept);
-  if (!has_head) bytes.loss = 0;
+ActivationBytes activations_of(const Config& config, Dtype dtype, int64_t layers,
+                               const RecomputePolicy& recompute) {
+  Config some = config;
+  some.model.layers = layers;
+  return activation_bytes(shape_of(some), config.train_micro_batch_size, config.data.sequence_length, dtype,
+                          recompute, layer_share_of(config));
+}
+
+// Of every stage: layers whole, or of recomputed ones the input, and the stage's result.
+StageActivations stage_activations(const Config& config, Dtype dtype, const std::vector<int64_t>& blocks) {
+  const auto kept = [&](int64_t layers, int64_t every) {
+    return static_cast<double>(activations_of(config, dtype, layers, {.every = every}).kept);
+  };
+  const double whole = kept(2, kRecomputeNone) - kept(1, kRecomputeNone);
+  const double input = kept(2, kRecomputeAll) - kept(1, kRecomputeAll);
+  StageActivations bytes{.kept = {}, .message = input, .after_loss = input};
+  int64_t block = 0;
+  for (const int64_t count : blocks) {
+    bytes.kept.push_back(input);
+    for (const int64_t end = block + count; block < end; ++block)
+      bytes.kept.back() += config.recompute.recomputes(block) ? input : whole;
+  }
+  return bytes;
+}
+
+// Where what is kept follows from the table alone; of others the mean block.
+bool follows_table(const Config& config, const pipeline::Table& table) {
+  const RecomputePolicy& recompute = config.recompute;
+  const bool whole_backwards =
+      std::all_of(table.rows[0].begin(), table.rows[0].end(), [](const pipeline::Action& action) {
+        return action.pass == pipeline::Pass::Forward || action.pass == pipeline::Pass::Backward;
+      });
+  return whole_backwards && table.shape.ranks > 1 && recompute.every != kRecomputeAuto &&
+         recompute.tier == ActivationTier::Device;
+}
+
+ActivationBytes activations_of(const Config& config, Dtype dtype, const pipeline::Table& table, int rank,
+                               const std::vector<int64_t>& blocks, const PipelineRankPlan& one) {
+  ActivationBytes bytes = activations_of(config, dtype, config.model.layers, config.recompute);
+  const double share = static_cast<double>(one.blocks) / static_cast<double>(config.model.layers);
+  const double kept = follows_table(config, table)
+                          ? most_kept(table, rank, stage_activations(config, dtype, blocks))
+                          : static_cast<double>(bytes.kept) * share * one.kept_micro_batches;
+  bytes.kept = static_cast<int64_t>(kept);
+  if (!one.has_last) bytes.loss = 0;
   return bytes;
 }
 
@@ -146,10 +184,9 @@ PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, const 
     one.plan = make_plan(own, its_options, places, bytes_of_rule(config.optimizer.rule));
     for (const UnitLayout& unit : one.plan.units) one.parameters += unit.numel;
     one.kept_micro_batches = timeline.peak_kept[rank];
-    one.activations = activations_of(config, *options.dtype, one.blocks, one.kept_micro_batches,
-                                     table.shape.rank_of(stages - 1) == rank);
     one.has_first = table.shape.rank_of(0) == rank;
     one.has_last = table.shape.rank_of(stages - 1) == rank;
+    one.activations = activations_of(config, *options.dtype, table, rank, blocks, one);
     add_traffic(config, *options.dtype, table.shape, part, rank, one);
     heaviest = std::max(heaviest, one.share);
     result.ranks.push_back(std::move(one));
