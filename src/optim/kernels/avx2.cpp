@@ -34,6 +34,7 @@ struct Avx2 {
   static Reg sub(Reg x, Reg y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
   static Reg mul(Reg x, Reg y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
   static Reg div(Reg x, Reg y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+  static Reg min(Reg x, Reg y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
   static Reg sqrt(Reg x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
   static Reg sign(Reg x) { return {sign(x.a), sign(x.b)}; }
 

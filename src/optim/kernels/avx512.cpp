@@ -24,6 +24,7 @@ struct Avx512 {
   static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
   static Reg div(Reg a, Reg b) { return _mm512_div_ps(a, b); }
+  static Reg min(Reg a, Reg b) { return _mm512_maskz_min_ps(0xffff, a, b); }
   static Reg sqrt(Reg a) { return _mm512_maskz_sqrt_ps(0xffff, a); }
   static Reg sign(Reg a) {
     const Reg zero = _mm512_setzero_ps();
@@ -84,6 +85,27 @@ struct Avx512 {
     const __m512i halves = _mm512_mask_mov_epi32(_mm512_maskz_srli_epi32(0xffff, sum, 16), is_nan(value),
                                                  _mm512_set1_epi32(kBf16Nan));
     store_halves(half, _mm512_maskz_cvtepi32_epi16(0xffff, halves));
+  }
+
+  /// As add_whole_squares(). Added to 2^52 and rounded towards zero, a number loses what is not whole.
+  static void add_whole_squares(const float* values, int64_t numel, double row_scale, const double* scales,
+                                double* sums, double* lanes) {
+    constexpr int kDown = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+    const __m512d unit = _mm512_set1_pd(0x1p52), by_row = _mm512_set1_pd(row_scale);
+    __m512d low = unit, high = unit;
+    const auto add = [&](int64_t i, __m512d& row) {
+      const __m512d value = _mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(values + i)),
+                    square = _mm512_mul_pd(value, value),
+                    whole = _mm512_fmadd_round_pd(square, _mm512_loadu_pd(scales + i), unit, kDown);
+      _mm512_storeu_pd(sums + i, _mm512_add_pd(_mm512_loadu_pd(sums + i), _mm512_sub_pd(whole, unit)));
+      row = _mm512_fmadd_round_pd(square, by_row, row, kDown);
+    };
+    for (int64_t i = 0; i < numel; i += 16) {
+      add(i, low);
+      add(i + 8, high);
+    }
+    _mm512_storeu_pd(lanes, _mm512_sub_pd(low, unit));
+    _mm512_storeu_pd(lanes + 8, _mm512_sub_pd(high, unit));
   }
 
   struct Squares {

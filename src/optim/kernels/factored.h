@@ -8,7 +8,12 @@
 namespace zero::kernels {
 namespace {
 
-constexpr int64_t kFactoredRun = 1024;
+constexpr int64_t kFactoredRun = 256;
+
+template <Element kType>
+const void* address_of(const void* values, int64_t i) {
+  return static_cast<const char*>(values) + i * (kType == Element::f32 ? 4 : 2);
+}
 
 /// use(row, column, elements in fp32, from, numel) for runs of elements within a row; `from`: of run.count.
 template <class V, class Use>
@@ -21,6 +26,9 @@ void for_each_row_run(const MatrixRun& run, Use use) {
         const int64_t at = run.first + from, column = at % run.cols;
         const int64_t numel = std::min({kFactoredRun, run.count - from, run.cols - column});
         const int64_t whole = numel - numel % V::kWidth;
+        // The next run is on its way while this one is computed with.
+        for (int64_t i = 0; i < whole; i += V::kWidth)
+          __builtin_prefetch(address_of<kType>(run.gradient, from + kFactoredRun + i));
         for (int64_t i = 0; i < whole; i += V::kWidth)
           V::store(values + i, V::mul(load_as<V, kType>(run.gradient, from + i), V::set(run.scale)));
         for (int64_t i = whole; i < numel; ++i)
@@ -47,49 +55,56 @@ void largest_of(const MatrixRun& run, int32_t* rows, int32_t* columns) {
   });
 }
 
-/// To the nearest whole number; value < 2^51.
-inline double whole_number(double value) {
-  constexpr double kMagic = 0x1.8p52;
-  return (value + kMagic) - kMagic;
+/// Adds floor(value^2 * scale) for values of a row: to the sums of their columns, and to lanes of the row's,
+/// value i to lane i % kLanes. Scales are powers of two, so nothing else is rounded. V::add_whole_squares, if
+/// there is one, does so for a multiple of kLanes of them.
+template <class V>
+void add_whole_squares(const float* values, int64_t numel, double row_scale, const double* scales,
+                       double* sums, double* lanes) {
+  int64_t begin = 0;
+  if constexpr (requires { V::add_whole_squares(values, numel, row_scale, scales, sums, lanes); }) {
+    begin = numel - numel % kLanes;
+    V::add_whole_squares(values, begin, row_scale, scales, sums, lanes);
+  }
+  for (; begin < numel; begin += kLanes) {
+    const int64_t count = std::min(kLanes, numel - begin);
+    for (int64_t k = 0; k < count; ++k) {
+      const double value = values[begin + k], square = value * value;
+      sums[begin + k] += __builtin_floor(square * scales[begin + k]);
+      lanes[k] += __builtin_floor(square * row_scale);
+    }
+  }
 }
 
 template <class V>
 void squares_of(const MatrixRun& run, const double* row_scales, const double* column_scales, double* row_sums,
                 double* column_sums) {
   for_each_row_run<V>(run, [&](int64_t row, int64_t column, const float* values, int64_t, int64_t numel) {
-    const double row_scale = row_scales[row];
-    const double* const scales = column_scales + column;
-    double* const sums = column_sums + column;
     double lanes[kLanes] = {};
-    const int64_t whole = numel - numel % kLanes;
-    for (int64_t i = 0; i < whole; i += kLanes)
-      for (int64_t k = 0; k < kLanes; ++k) {
-        const double value = values[i + k], square = value * value;
-        sums[i + k] += whole_number(square * scales[i + k]);
-        lanes[k] += whole_number(square * row_scale);
-      }
-    for (int64_t i = whole; i < numel; ++i) {
-      const double value = values[i], square = value * value;
-      sums[i] += whole_number(square * scales[i]);
-      lanes[i - whole] += whole_number(square * row_scale);
-    }
+    add_whole_squares<V>(values, numel, row_scales[row], column_scales + column, column_sums + column, lanes);
     row_sums[row] += sum_lanes(lanes);
   });
+}
+
+template <class W>
+void set_directions(const float* values, int64_t begin, int64_t end, float row_factor, const float* factors,
+                    float most, float* to) {
+  for (int64_t i = begin; i < end; i += W::kWidth) {
+    const auto factor = W::mul(W::set(row_factor), W::load(factors + i));
+    W::store(to + i, W::mul(W::load(values + i), W::min(factor, W::set(most))));
+  }
 }
 
 template <class V>
 void directions_of(const MatrixRun& run, const float* row_factors, const float* column_factors, float most,
                    float* directions) {
-  for_each_row_run<V>(run,
-                      [&](int64_t row, int64_t column, const float* values, int64_t from, int64_t numel) {
-                        const float row_factor = row_factors[row];
-                        const float* const factors = column_factors + column;
-                        float* const to = directions + from;
-                        for (int64_t i = 0; i < numel; ++i) {
-                          const float factor = row_factor * factors[i];
-                          to[i] = values[i] * (factor < most ? factor : most);
-                        }
-                      });
+  for_each_row_run<V>(
+      run, [&](int64_t row, int64_t column, const float* values, int64_t from, int64_t numel) {
+        const int64_t whole = numel - numel % V::kWidth;
+        const float* const factors = column_factors + column;
+        set_directions<V>(values, 0, whole, row_factors[row], factors, most, directions + from);
+        set_directions<Scalar>(values, whole, numel, row_factors[row], factors, most, directions + from);
+      });
 }
 
 template <class V>

@@ -80,7 +80,7 @@ struct MatrixRun {
 struct FactoredKernels {
   /// The largest magnitudes: bits of fp32 values.
   void (*largest)(const MatrixRun& run, int32_t* rows, int32_t* columns);
-  /// Adds squares times a power of two, rounded to whole numbers below 2^51 each.
+  /// Adds squares times a power of two, cut off to whole numbers whose sums stay below 2^52.
   void (*squares)(const MatrixRun& run, const double* row_scales, const double* column_scales,
                   double* row_sums, double* column_sums);
   /// element * min(its row's factor * its column's, most).

@@ -98,6 +98,8 @@ struct Scalar {
   ZERO_ANY_DEVICE static Reg sub(Reg a, Reg b) { return a - b; }
   ZERO_ANY_DEVICE static Reg mul(Reg a, Reg b) { return a * b; }
   ZERO_ANY_DEVICE static Reg div(Reg a, Reg b) { return a / b; }
+  /// The second one where either is no number.
+  ZERO_ANY_DEVICE static Reg min(Reg a, Reg b) { return a < b ? a : b; }
   ZERO_ANY_DEVICE static Reg sqrt(Reg a) {
 #ifdef __CUDA_ARCH__
     return __fsqrt_rn(a);
