@@ -123,7 +123,10 @@ TEST(Explain, NamesWhatALateRankWaitsForInAnotherGroup) {
 TEST(Remedy, IsTheOrderWhereRanksDiverge) {
   Observation seen;
   seen.ranks[2] = {true, true, beat_at({{12, "all_gather", "h.4", 64}})};
-  EXPECT_EQ(remedy(incident(), seen), "make all ranks run the same modules in the same order");
+  EXPECT_EQ(
+      remedy(incident(), seen),
+      "make all ranks run the same modules in the same order for the same number of batches (one that is "
+      "out of data joins with any batch and Engine::backward_sum(loss, 0))");
   seen.ranks[2] = {true, true, beat_at({{12, "all_gather", "h.3", 64}})};
   EXPECT_NE(remedy(incident(), seen).find("see what that rank is doing"), std::string::npos);
 }

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -303,6 +305,33 @@ TEST(LossWeights, EveryLabelCountsOnceOverRanksAndMicroBatches) {
             << item.key() << " at stage " << stage;
     }
   });
+}
+
+// Rank 1 has a batch fewer: it leaves, or gathers what it has trained.
+TEST(LossWeights, RanksWithDifferentNumbersOfBatchesAreToldWhatToDo) {
+  for (const bool leaves : {true, false}) {
+    RankOptions options;
+    options.mesh.timeout = std::chrono::seconds(4);
+    const auto results = collect_ranks(
+        2,
+        [&](const zero::Mesh& mesh) {
+          Training training(mesh, {.stage = 3});
+          for (int batch = 0; batch < 3 - mesh.rank(); ++batch) {
+            const Batch rows = batch_of(batch, 2);
+            training.engine->backward(
+                training.engine->forward([&] { return training.model->loss(rows.tokens, rows.targets); }));
+            training.engine->step();
+          }
+          if (mesh.rank() == 1 && leaves) _exit(0);
+          training.engine->full_parameter(training.engine->parameter_names().front());
+        },
+        options);
+    const std::string& told = results[0].error;
+    EXPECT_NE(told.find("rank 1"), std::string::npos) << told;
+    EXPECT_NE(told.find("for the same number of batches"), std::string::npos) << told;
+    EXPECT_NE(told.find("Engine::backward_sum(loss, 0)"), std::string::npos) << told;
+    EXPECT_EQ(told.find('\n'), std::string::npos) << told;
+  }
 }
 
 TEST(LossWeights, NoWeightAtAllAndMixturesAreRefused) {

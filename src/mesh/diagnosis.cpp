@@ -117,19 +117,30 @@ std::string explain(const Incident& incident, const Observation& observation) {
   return text;
 }
 
+namespace {
+
+constexpr const char* kForEqualBatches =
+    " for the same number of batches (one that is out of data joins with any batch and "
+    "Engine::backward_sum(loss, 0))";
+
+}  // namespace
+
 std::string remedy(const Incident& incident, const Observation& observation) {
-  bool diverges = false, is_blocked = false;
+  bool diverges = false, is_blocked = false, ended = false;
   for (const auto& [rank, sighting] : observation.ranks) {
     diverges = diverges || other_operation(incident, sighting) != nullptr;
     is_blocked = is_blocked || (sighting.alive && waits_elsewhere(incident, sighting));
+    ended = ended || sighting.process == ProcessState::Ended;
   }
-  if (diverges) return "make all ranks run the same modules in the same order";
+  if (diverges)
+    return std::string("make all ranks run the same modules in the same order") + kForEqualBatches;
   if (is_blocked)
     return "see what it waits for there: if only for a slow rank, raise the timeout; else make all ranks "
            "talk "
            "along all axes in the same order";
-  return incident.timed_out ? "see what that rank is doing; if it is only slow, raise the timeout"
-                            : "see what that rank printed";
+  if (incident.timed_out) return "see what that rank is doing; if it is only slow, raise the timeout";
+  if (!ended) return "see what that rank printed";
+  return std::string("see what that rank printed; if it ran out of data: run all ranks") + kForEqualBatches;
 }
 
 }  // namespace zero::detail
