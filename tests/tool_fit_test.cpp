@@ -77,6 +77,18 @@ TEST_F(Fit, MakesAModelThatGenerates) {
   EXPECT_NE(again.error.find("a: it is there already; give another --out"), std::string::npos) << again.error;
 }
 
+TEST_F(Fit, FineTunesAModelDirectoryWithItsTokenizer) {
+  folder_.write("text.txt", testing::some_text(300));
+  ASSERT_EQ(fit("a").exit, 0);
+  ASSERT_EQ(zero({"consolidate", "a", "model"}).exit, 0);
+  const ProgramResult tuned =
+      zero({"fit", "text.txt", "--steps", "6", "-n", "2", "--model", "model", "--out", "tuned"});
+  ASSERT_EQ(tuned.exit, 0) << tuned.all();
+  EXPECT_LT(score("tuned")["bits_per_byte"], score("a")["bits_per_byte"]);  // it begins where the other ended
+  EXPECT_EQ(score("tuned")["tokens"], score("a")["tokens"]);
+  EXPECT_EQ(zero({"generate", "tuned", "--prompt", "Line", "--tokens", "3"}).exit, 0);
+}
+
 // The ranks stand still for longer than all of the time asked.
 TEST_F(Fit, EndsInTimeWhereStepsTakeLongerThanMeasured) {
   folder_.write("text.txt", testing::some_text(300));
