@@ -87,14 +87,13 @@ bool follows_table(const Config& config, const pipeline::Table& table) {
          recompute.tier == ActivationTier::Device;
 }
 
-ActivationBytes activations_of(const Config& config, Dtype dtype, const pipeline::Table& table, int rank,
-                               const std::vector<int64_t>& blocks, const PipelineRankPlan& one) {
+// `most`: by rank, or empty where it does not follow from the table.
+ActivationBytes activations_of(const Config& config, Dtype dtype, int rank, const std::vector<double>& most,
+                               const PipelineRankPlan& one) {
   ActivationBytes bytes = activations_of(config, dtype, config.model.layers, config.recompute);
   const double share = static_cast<double>(one.blocks) / static_cast<double>(config.model.layers);
-  const double kept = follows_table(config, table)
-                          ? most_kept(table, rank, stage_activations(config, dtype, blocks))
-                          : static_cast<double>(bytes.kept) * share * one.kept_micro_batches;
-  bytes.kept = static_cast<int64_t>(kept);
+  bytes.kept = static_cast<int64_t>(
+      most.empty() ? static_cast<double>(bytes.kept) * share * one.kept_micro_batches : most[rank]);
   if (!one.has_last) bytes.loss = 0;
   return bytes;
 }
@@ -163,6 +162,9 @@ PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, const 
   EngineOptions options = options_from_config(config, result.dp_ranks);
   options.reduce_once = parallel.pipeline > 1;
   const double all = std::accumulate(operations.begin(), operations.end(), 0.0);
+  std::vector<double> most;
+  if (follows_table(config, table))
+    most = most_kept(table, stage_activations(config, *options.dtype, blocks));
   double heaviest = 0;
   for (int rank = 0; rank < parallel.pipeline; ++rank) {
     PipelineRankPlan one;
@@ -186,7 +188,7 @@ PipelinePlan plan_pipeline(const Config& config, const ModuleSpec& model, const 
     one.kept_micro_batches = timeline.peak_kept[rank];
     one.has_first = table.shape.rank_of(0) == rank;
     one.has_last = table.shape.rank_of(stages - 1) == rank;
-    one.activations = activations_of(config, *options.dtype, table, rank, blocks, one);
+    one.activations = activations_of(config, *options.dtype, rank, most, one);
     add_traffic(config, *options.dtype, table.shape, part, rank, one);
     heaviest = std::max(heaviest, one.share);
     result.ranks.push_back(std::move(one));

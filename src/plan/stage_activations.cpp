@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <list>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -14,30 +13,48 @@ using pipeline::Pass;
 
 using Place = std::pair<int, int>;  // stage and micro-batch
 
-class Walk {
+/// Where actions are in their ranks' rows.
+class Rows {
  public:
-  Walk(const pipeline::Table& table, int rank, const StageActivations& bytes)
-      : shape_(table.shape), rank_(rank), bytes_(bytes) {
-    for (int r = 0; r < shape_.ranks; ++r)
+  explicit Rows(const pipeline::Table& table) : micro_batches_(table.shape.micro_batches) {
+    const pipeline::Shape& shape = table.shape;
+    forwards_.resize(static_cast<size_t>(shape.stages()) * shape.micro_batches);
+    backwards_.resize(forwards_.size());
+    for (int r = 0; r < shape.ranks; ++r)
       for (int at = 0; at < static_cast<int>(table.rows[r].size()); ++at) {
         const Action& action = table.rows[r][at];
         auto& places = action.pass == Pass::Forward ? forwards_ : backwards_;
-        places[{shape_.stage_of(r, action.chunk), action.micro_batch}] = at;
+        places[index_of({shape.stage_of(r, action.chunk), action.micro_batch})] = at;
       }
   }
+  int forward(const Place& place) const { return forwards_[index_of(place)]; }
+  int backward(const Place& place) const { return backwards_[index_of(place)]; }
+
+ private:
+  size_t index_of(const Place& place) const {
+    return static_cast<size_t>(place.first) * micro_batches_ + place.second;
+  }
+  int micro_batches_;
+  std::vector<int> forwards_, backwards_;
+};
+
+class Walk {
+ public:
+  Walk(const pipeline::Shape& shape, const Rows& rows, int rank, const StageActivations& bytes)
+      : shape_(shape), rows_(rows), rank_(rank), bytes_(bytes) {}
 
   void forward(int stage, int micro_batch) {
-    if (stage > 0) receive(stage - 1, forwards_.at({stage - 1, micro_batch}));
+    if (stage > 0) receive(stage - 1, rows_.forward({stage - 1, micro_batch}));
     under_way_.insert({stage, micro_batch});
     most_ = std::max(most_, held());
     if (is_last(stage)) losses_ += 1;
-    if (!is_last(stage)) send(stage, stage + 1, micro_batch, forwards_.at({stage + 1, micro_batch}), true);
+    if (!is_last(stage)) send(stage, stage + 1, micro_batch, rows_.forward({stage + 1, micro_batch}), true);
   }
   void backward(int stage, int micro_batch) {
-    if (!is_last(stage)) receive(stage + 1, backwards_.at({stage + 1, micro_batch}));
+    if (!is_last(stage)) receive(stage + 1, rows_.backward({stage + 1, micro_batch}));
     under_way_.erase({stage, micro_batch});
     if (is_last(stage)) losses_ -= 1;
-    if (stage > 0) send(stage, stage - 1, micro_batch, backwards_.at({stage - 1, micro_batch}), false);
+    if (stage > 0) send(stage, stage - 1, micro_batch, rows_.backward({stage - 1, micro_batch}), false);
   }
   double most() const { return most_; }
 
@@ -66,10 +83,10 @@ class Walk {
     return bytes;
   }
 
-  const pipeline::Shape shape_;
+  const pipeline::Shape& shape_;
+  const Rows& rows_;
   int rank_;
   const StageActivations& bytes_;
-  std::map<Place, int> forwards_, backwards_;  // where in its rank's row
   std::set<Place> under_way_;
   std::list<Sent> sent_;
   double losses_ = 0, most_ = 0;
@@ -77,16 +94,21 @@ class Walk {
 
 }  // namespace
 
-double most_kept(const pipeline::Table& table, int rank, const StageActivations& bytes) {
-  Walk walk(table, rank, bytes);
-  for (const Action& action : table.rows[rank]) {
-    const int stage = table.shape.stage_of(rank, action.chunk);
-    if (action.pass == Pass::Forward)
-      walk.forward(stage, action.micro_batch);
-    else
-      walk.backward(stage, action.micro_batch);
+std::vector<double> most_kept(const pipeline::Table& table, const StageActivations& bytes) {
+  const Rows rows(table);
+  std::vector<double> most;
+  for (int rank = 0; rank < table.shape.ranks; ++rank) {
+    Walk walk(table.shape, rows, rank, bytes);
+    for (const Action& action : table.rows[rank]) {
+      const int stage = table.shape.stage_of(rank, action.chunk);
+      if (action.pass == Pass::Forward)
+        walk.forward(stage, action.micro_batch);
+      else
+        walk.backward(stage, action.micro_batch);
+    }
+    most.push_back(walk.most());
   }
-  return walk.most();
+  return most;
 }
 
 }  // namespace zero

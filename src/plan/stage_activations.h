@@ -15,9 +15,9 @@ struct StageActivations {
   double after_loss = 0;     // what the last stage's loss keeps, once it is there
 };
 
-/// The most that a rank keeps behind a forward (before a loss), in bytes, with messages that it cannot know
-/// to have been taken: it lets go of them when it gets what the receiver made later (stages/messages.h). Of a
-/// table whose backwards are whole.
-double most_kept(const pipeline::Table& table, int rank, const StageActivations& bytes);
+/// By rank, the most that it keeps behind a forward (before a loss), in bytes, with messages that it cannot
+/// know to have been taken: it lets go of them when it gets what the receiver made later (stages/messages.h).
+/// Of a table whose backwards are whole.
+std::vector<double> most_kept(const pipeline::Table& table, const StageActivations& bytes);
 
 }  // namespace zero
