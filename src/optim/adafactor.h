@@ -27,7 +27,8 @@ struct Sizes {
 Sizes sizes_of(std::span<const int64_t> shape);
 
 /// The power of two that squares of fp32 values are multiplied by, for the sum of `terms` of them to be
-/// below 2^52, each below 2^51: cut off to whole numbers, any order gives the same bits. `largest`: bits of the largest magnitude.
+/// below 2^52, each below 2^51: cut off to whole numbers, any order gives the same bits. `largest`: bits of
+/// the largest magnitude.
 double scale_of(int32_t largest, int64_t terms);
 
 /// One parameter in one step.
