@@ -23,6 +23,7 @@
 #include "zero/error.h"
 #include "zero/from_config.h"
 #include "zero/lazy.h"
+#include "zero/memory_in_use.h"
 #include "zero/model_spec.h"
 #include "zero/plan_report.h"
 #include "zero/train.h"
@@ -87,7 +88,7 @@ Course train_net(const Mesh& mesh, const EngineOptions& options, const std::opti
   Course course;
   const at::ScalarType dtype = options.dtype ? at::kBFloat16 : at::kFloat;
   for (int step = 0; step < kSteps; ++step) {
-    reset_cpu_allocator_peak();
+    reset_memory_peak();
     torch::manual_seed(100 + step);
     const bool is_long = grows && step >= kGrows && mesh.rank() == mesh.size() - 1;
     {
@@ -97,11 +98,7 @@ Course train_net(const Mesh& mesh, const EngineOptions& options, const std::opti
       engine.backward(loss);
     }
     engine.step();
-    // Parameters that ranks share are no tensors of the allocator's.
-    const Plan& plan = engine.plan();
-    const bool shared = plan.placements.parameter == Placement::Common;
-    course.peaks.push_back(cpu_allocator_stats().peak_bytes + engine.stats().disk.ring_bytes +
-                           (shared ? plan.rank.parameter_bytes : 0));
+    course.peaks.push_back(memory_in_use().peak_bytes);
     course.notes.push_back(placement ? placement->after_step() : "");
   }
   for (const std::string& name : engine.parameter_names()) {
@@ -215,7 +212,7 @@ TEST(AdaptivePlacementRuns, GoOnWithinTheirMemory) {
   int64_t within_budget = 0;
   TrainOptions options{.progress = progress, .pause_after = 4};
   options.on_step = [&](const StepReport& report) {
-    if (report.step == 2) within_budget = all + all / 20 - cpu_allocator_stats().peak_bytes;
+    if (report.step == 2) within_budget = all + all / 20 - memory_in_use().peak_bytes;
     if (report.step == 3) beside = at::empty({within_budget + all / 20}, at::kByte);
   };
   const Config config = small.config(2, within, "within");

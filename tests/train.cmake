@@ -1,7 +1,7 @@
 # src/train: from a configuration to a run directory.
 zero_test(train TORCH RANKS 3 USES train export seam LIBS nlohmann_json::nlohmann_json ZLIB::ZLIB FILES train run_directory from_hf inference mapped_checkpoints train_placement monitors flops_profiler)
 zero_test(train_activations TORCH RANKS 2 USES train export LIBS nlohmann_json::nlohmann_json FILES train_activations adapters_on_disk)
-zero_test(adaptive_placement TORCH RANKS 2 USES train engine models plan LIBS nlohmann_json::nlohmann_json FILES adaptive_placement planned_peak)
+zero_test(adaptive_placement TORCH RANKS 3 USES train engine models plan LIBS nlohmann_json::nlohmann_json FILES adaptive_placement planned_peak)
 zero_test(train_alone TORCH USES train LIBS nlohmann_json::nlohmann_json FILES from_config plan_report model_shape gpt2_shape)
 zero_test(derivation TORCH RANKS 4 USES train LIBS nlohmann_json::nlohmann_json FILES derivation)
 

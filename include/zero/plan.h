@@ -128,9 +128,11 @@ struct RankPlan {
   // peak, min(max(budget, largest slab), all slabs). One operator that needs several units at once holds
   // those together even where they exceed it.
   int64_t gather_window_bytes = 0;
-  // Staging of the two gradient buckets in flight: 2 * largest piece of a shard * ((sent + received) *
-  // shard_ranks * bytes on the wire + 4). With replicas the same over their ranks, with pieces
-  // of min(reduce_bucket_numel, largest shard) / replica_ranks, and one gathered sum. 0 for one rank.
+  // Staging of gradient buckets. Where ranks share memory, three buckets (or as many as a backward has) of
+  // what is sent: largest piece of a shard * shard_ranks * bytes on the wire; others read it there. Elsewhere
+  // of the two in flight: 2 * largest piece of a shard * ((sent + received) * shard_ranks * bytes on the
+  // wire + 4). With replicas the same over their ranks, with pieces of
+  // min(reduce_bucket_numel, largest shard) / replica_ranks, and one gathered sum. 0 for one rank.
   int64_t bucket_bytes = 0;
   // The largest gradient that autograd makes of one parameter, in the parameter's dtype, before it is packed.
   int64_t largest_gradient_bytes = 0;
@@ -145,8 +147,9 @@ struct RankPlan {
   // States on disk: memory for pieces of them on their way when the optimizer steps, buffer_count * the
   // largest piece's states, each of whole blocks of 4 KiB; and the file's size.
   int64_t ring_bytes = 0, file_bytes = 0;
-  // Beside the ring, at most: shards that are read for a gather, gather_window_bytes / shard_ranks; and sums
-  // of gradients of the units that are in buckets at a time, with one more on its way to the disk.
+  // Beside the ring: a shard that is read for a gather, and what is sent of one where ranks have parts of
+  // their own. Beside a device (there it is the host's) gather_window_bytes / shard_ranks, and the sums of
+  // passing_sum_bytes once more.
   int64_t staging_bytes = 0;
   // What a step in the steady state moves, in blocks of 4 KiB: every state on disk once when the optimizer
   // steps (gradients are only read, and once more for the norm); a parameter's shard for every gather; a
@@ -161,7 +164,8 @@ struct RankPlan {
   // disk (ring_bytes, staging_bytes) and for pieces of what stays on the device while the CPU updates them. 0
   // on CPU.
   int64_t host_bytes = 0;
-  // Beside a device: memory there for sums of gradients that are not kept there, while they are made and go.
+  // Memory for sums of gradients that are not kept where they are made, while they are made and go: of units
+  // that are in buckets at a time, with those that wait for the disk or for their update.
   int64_t passing_sum_bytes = 0;
   // What a step in the steady state moves from the host's memory to a device, and back. Rules that look at
   // whole parameters (LAMB) move more where the CPU updates.
@@ -214,6 +218,9 @@ struct Plan {
   int64_t budget_bytes = 0;    // of resident slabs; the whole model where parameters are not sharded
   int64_t prefetch_bytes = 0;  // of slabs gathered ahead; 0 without overlap
   bool overlap = true;
+  // The ranks between which buckets of gradients travel read each other's; of replicas without shards, sums
+  // are added up from such buckets by each of them.
+  bool buckets_share_memory = false, sums_replicas_in_buckets = false;
   bool on_cpu = true;             // ranks compute there: the host's memory is theirs
   bool cpu_operators = true;      // kernels of ours in place of LibTorch's: on CPU only
   bool step_in_backward = false;  // of units on disk

@@ -19,6 +19,7 @@
 #include "base/checked.h"
 #include "compute/lent_pages.h"
 #include "compute/zeros.h"
+#include "zero/memory_in_use.h"
 
 namespace zero {
 namespace {
@@ -94,7 +95,9 @@ class TrainingAllocator final : public c10::Allocator {
     auto* byte = static_cast<char*>(data);
     if (byte < base_ || byte >= base_ + bytes_) return false;
     const size_t offset = byte - base_;
-    stats_.used_bytes -= blocks_.taken_bytes(offset);
+    const auto block_bytes = static_cast<int64_t>(blocks_.taken_bytes(offset));
+    stats_.used_bytes -= block_bytes;
+    detail::count_memory(-block_bytes);
     blocks_.give(offset);
     return true;
   }
@@ -139,7 +142,9 @@ class TrainingAllocator final : public c10::Allocator {
   }
 
   Taken taken_at(size_t offset, size_t bytes) {
-    stats_.used_bytes += static_cast<int64_t>(blocks_.taken_bytes(offset));
+    const auto block_bytes = static_cast<int64_t>(blocks_.taken_bytes(offset));
+    stats_.used_bytes += block_bytes;
+    detail::count_memory(block_bytes);
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.used_bytes);
     const bool is_untouched = static_cast<int64_t>(offset) >= stats_.span_bytes;
     stats_.span_bytes = std::max(stats_.span_bytes, static_cast<int64_t>(offset + bytes));

@@ -14,6 +14,7 @@
 #include "zero/cpu_allocator.h"
 #include "zero/error.h"
 #include "zero/initial_values.h"
+#include "zero/memory_in_use.h"
 #include "zero/plan_report.h"
 
 namespace zero {
@@ -52,9 +53,12 @@ int64_t bytes_between(const Plan& before, const Plan& after) {
 
 /// What peak_bytes() must count as activations for a plan's peak to be what was measured.
 int64_t activations_of(const Plan& plan, int64_t measured_bytes) {
-  constexpr int64_t kMany = int64_t{1} << 50;  // more than anything beside them
-  const int64_t beside = peak_bytes(plan, {.kept = kMany, .loss = 0, .again = 0}) - kMany;
-  return std::max<int64_t>(0, measured_bytes - beside);
+  int64_t least = 0, beyond = measured_bytes + 1;
+  while (beyond - least > 1) {
+    const int64_t kept = least + (beyond - least) / 2;
+    (peak_bytes(plan, {.kept = kept, .loss = 0, .again = 0}) <= measured_bytes ? least : beyond) = kept;
+  }
+  return least;
 }
 
 }  // namespace
@@ -105,21 +109,18 @@ AdaptivePlacement::AdaptivePlacement(Engine& engine, EngineOptions options, cons
   take_peak();
 }
 
-// Of this rank where it computes, without what a host's ranks share; begins anew.
+// Of this rank where it computes, with its part of what a host's ranks share; begins anew.
 int64_t AdaptivePlacement::take_peak() {
   if (!engine_->mesh().device().is_cpu()) return device_peak_();
-  const int64_t peak = cpu_allocator_stats().peak_bytes + engine_->stats().disk.ring_bytes;
-  reset_cpu_allocator_peak();
+  const int64_t peak = memory_in_use().peak_bytes;
+  reset_memory_peak();
   return peak;
 }
 
 // Of the rank that took the most; begins to measure anew. Collective.
 int64_t AdaptivePlacement::measure() {
-  const Plan& plan = engine_->plan();
-  // Memory of the host that ranks share is not the allocator's.
-  const bool shared = plan.placements.parameter == Placement::Common;
-  const auto own = static_cast<double>(take_peak() + (shared ? plan.rank.parameter_bytes : 0));
-  const at::Tensor most = at::full({1}, own, at::TensorOptions(at::kDouble).device(engine_->mesh().device()));
+  const at::Tensor most = at::full({1}, static_cast<double>(take_peak()),
+                                   at::TensorOptions(at::kDouble).device(engine_->mesh().device()));
   engine_->mesh().world().all_reduce(most, Group::Reduce::Max, "measured memory").wait();
   return static_cast<int64_t>(most.item<double>());
 }

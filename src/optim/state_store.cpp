@@ -271,6 +271,8 @@ StateStore::Lease StateStore::lend(const StatePiece& piece, std::span<const std:
   Lease lease;
   lease.store_ = this;
   for (const std::string_view kind : kinds) add_to(lease, piece, kind, use);
+  // What is read takes memory, too.
+  if (use == Use::Read && !lease.fetched_.empty()) finish_behind();
   for (const std::string_view kind : read_only)
     add_to(lease, piece, kind, use == Use::Shape ? use : Use::Read);
   if (!lease.fetched_.empty()) fetch(lease, /*ahead=*/false);
@@ -517,6 +519,11 @@ void StateStore::discard(std::string_view kind) {
   for (const auto& state : states_)
     require(state->kind != kind || !state->is_lent(), ErrorKind::Internal, state->name,
             "it is lent and cannot be discarded");
+  try {
+    finish_behind();  // its memory goes
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
   for (const auto& state : states_) {
     if (state->kind != kind) continue;
     state->has_values = false;

@@ -137,14 +137,4 @@ ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t
       shape);
 }
 
-int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
-  const RankPlan& rank = plan.rank;
-  const int64_t of_backward =
-      rank.gradient_memory_bytes + rank.largest_gradient_bytes + rank.ahead_bytes + rank.passing_sum_bytes;
-  const int64_t sums_so_far = plan.accumulation_steps > 1 ? rank.gradient_memory_bytes : 0;
-  return rank.total_bytes() - of_backward +
-         std::max(of_backward,
-                  sums_so_far + activations.kept + std::max(activations.loss, activations.again));
-}
-
 }  // namespace zero

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "plan/backward_play.h"
 #include "plan/disk_pieces.h"
 #include "plan/layout.h"
 #include "plan/state_bytes.h"
@@ -85,6 +86,18 @@ void add_moved(const Plan& plan, const UnitLayout& unit, int64_t gathers, RankPl
 
 }  // namespace
 
+std::vector<int64_t> passing_sums_of(const Plan& plan) {
+  std::vector<int64_t> passing;
+  for (const UnitLayout& unit : plan.units) {
+    const UnitStates states = states_of(plan, unit);
+    const bool is_used_up = unit.trainable && plan.uses_up_gradient(unit);
+    passing.push_back(sum_of(states.own_gradient, &DiskState::bytes) +
+                      (is_used_up ? unit.shard_numel * plan.state.gradient_bytes
+                                  : sum_of(states.gradient, &DiskState::bytes)));
+  }
+  return passing;
+}
+
 int64_t sums_in_memory(const Plan& plan, const std::vector<int64_t>& bytes,
                        const std::vector<int64_t>& numels) {
   int64_t piece = 0, most = 0;
@@ -104,9 +117,9 @@ int64_t sums_in_memory(const Plan& plan, const std::vector<int64_t>& bytes,
 
 void add_disk(const Plan& plan, RankPlan& rank) {
   int64_t ring = 0, whole = 0;
-  int64_t largest_shard_bytes = 0;  // of those
+  int64_t largest_shard_bytes = 0, largest_slab_bytes = 0;  // of those; of all
   bool reads_parameters = false;
-  std::vector<int64_t> sum_bytes, sum_numels;  // of trained units
+  std::vector<int64_t> sum_numels;  // of trained units
   for (const UnitLayout& unit : plan.units) {
     const UnitStates states = states_of(plan, unit);
     // What is updated in backward has a second place, unless it is updated in place.
@@ -114,12 +127,11 @@ void add_disk(const Plan& plan, RankPlan& rank) {
     const auto bytes = [](const std::vector<DiskState>& of) { return sum_of(of, &DiskState::bytes); };
     rank.file_bytes += places * (bytes(states.parameter) + bytes(states.updated)) + bytes(states.gradient) +
                        bytes(states.own_gradient);
+    largest_slab_bytes = std::max(largest_slab_bytes, unit.slab_bytes());
     reads_parameters = reads_parameters || !states.parameter.empty();
     largest_shard_bytes = std::max(largest_shard_bytes, sum_of(states.parameter, &DiskState::bytes));
     if (!unit.trainable) continue;
     const bool is_used_up = plan.uses_up_gradient(unit);
-    sum_bytes.push_back(bytes(states.own_gradient) +
-                        (is_used_up ? unit.shard_numel * plan.state.gradient_bytes : bytes(states.gradient)));
     sum_numels.push_back(unit.shard_numel);
     int64_t pieces = 0, all = 0;
     const auto add_to_sweep = [&](const std::vector<DiskState>& some) {
@@ -136,10 +148,23 @@ void add_disk(const Plan& plan, RankPlan& rank) {
   }
   // A whole unit goes through a buffer of a piece of each state.
   rank.ring_bytes = plan.state.whole_units ? whole + ring : ring * plan.offload.buffer_count;
-  if (reads_parameters)
-    rank.staging_bytes += rank.gather_window_bytes / plan.shard_ranks + plan.offload.block_bytes;
-  if (reads_parameters && !plan.on_cpu) rank.staging_bytes += kShardsOnTheirWay * largest_shard_bytes;
-  rank.staging_bytes += sums_in_memory(plan, sum_bytes, sum_numels);
+  const std::vector<int64_t> sums = passing_sums_of(plan);
+  if (!plan.on_cpu) {
+    if (reads_parameters)
+      rank.staging_bytes += rank.gather_window_bytes / plan.shard_ranks + plan.offload.block_bytes +
+                            kShardsOnTheirWay * largest_shard_bytes;
+    std::vector<int64_t> trained;
+    for (size_t i = 0; i < plan.units.size(); ++i)
+      if (plan.units[i].trainable) trained.push_back(sums[i]);
+    rank.staging_bytes += sums_in_memory(plan, trained, sum_numels);
+    return;
+  }
+  // One is fetched while another computes; what is sent of it is a copy where others read it.
+  rank.staging_bytes += largest_shard_bytes;
+  if (plan.placements.parameter == Placement::Shard && plan.buckets_share_memory)
+    rank.staging_bytes += largest_slab_bytes / plan.shard_ranks;
+  for (const BackwardMoment& moment : played_backward(plan, sums))
+    rank.passing_sum_bytes = std::max(rank.passing_sum_bytes, moment.passing_bytes);
 }
 
 void add_disk_traffic(Plan& plan) {

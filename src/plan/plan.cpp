@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/checked.h"
+#include "plan/backward_play.h"
 #include "plan/disk_pieces.h"
 #include "plan/disk_plan.h"
 #include "plan/layout.h"
@@ -157,6 +158,8 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   check_parameters(options, places);
 }
 
+constexpr int64_t kSumBytes = 4;  // of sums while they are made
+
 int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
   int64_t sum = 0;
   for (const UnitLayout& unit : units) sum += unit.slab_bytes();
@@ -203,6 +206,14 @@ int64_t gather_window(const Plan& plan) {
   return persistent + std::min(std::max(plan.budget_bytes, largest), others);
 }
 
+// Buckets whose bytes others read where they are: sums go straight into shards of fp32.
+int64_t shared_bucket_bytes(const Plan& plan, int64_t piece) {
+  const int64_t buckets = std::min<int64_t>(kBucketsInFlight + 1, std::ssize(played_buckets(plan)));
+  const int64_t sent = buckets * piece * plan.shard_ranks * itemsize(plan.communication_dtype);
+  const bool adds_later = plan.accumulation_dtype != Dtype::f32;
+  return sent + (adds_later ? std::min(buckets, kBucketsInFlight) * piece * kSumBytes : 0);
+}
+
 int64_t bucket_bytes(const Plan& plan) {
   int64_t piece = 0, largest_shard = 0;
   for (const UnitLayout& unit : plan.units) {
@@ -210,12 +221,14 @@ int64_t bucket_bytes(const Plan& plan) {
     piece = std::max(piece, bucket_piece_numel(unit, plan.shard_ranks, plan.reduce_bucket_numel));
     largest_shard = std::max(largest_shard, unit.shard_numel);
   }
-  constexpr int64_t kSumBytes = 4;
+  if (plan.sums_replicas_in_buckets) return shared_bucket_bytes(plan, piece);
   // What is sent and what is received, in the type of the wire, and the sum.
   auto in_flight = [&](int64_t part, int64_t ranks) {
     return kBucketsInFlight * (2 * part * ranks * itemsize(plan.communication_dtype) + part * kSumBytes);
   };
-  int64_t bytes = plan.shard_ranks > 1 ? in_flight(piece, plan.shard_ranks) : 0;
+  int64_t bytes = plan.shard_ranks == 1         ? 0
+                  : plan.buckets_share_memory ? shared_bucket_bytes(plan, piece)
+                                              : in_flight(piece, plan.shard_ranks);
   if (plan.replica_ranks > 1) {
     const int64_t whole = std::min(plan.reduce_bucket_numel, largest_shard);
     const int64_t part = (whole + plan.replica_ranks - 1) / plan.replica_ranks;
@@ -237,11 +250,8 @@ bool has_all_states_on_disk(const Plan& plan, const UnitLayout& unit) {
 }
 
 // Whether sums travel between replicas when the backward is over, and are final only then.
-bool replicas_add_at_the_end(const Plan& plan, const RankPlaces& places) {
-  constexpr int kMostThatAddWhole = 4;  // as GradientBuckets has it
-  const bool add_whole = plan.shard_ranks == 1 && plan.replica_ranks <= kMostThatAddWhole &&
-                         places.together % plan.replica_ranks == 0 && plan.accumulation_dtype == Dtype::f32;
-  return plan.replica_ranks > 1 && !add_whole;
+bool replicas_add_at_the_end(const Plan& plan) {
+  return plan.replica_ranks > 1 && !plan.sums_replicas_in_buckets;
 }
 
 // Why units cannot be updated while backward goes on; "" where they can.
@@ -258,7 +268,7 @@ std::string waits_for(const Plan& plan, const EngineOptions& options, const Rank
   if (options.gradient_clipping > 0) return "gradient_clipping needs the norm of all gradients first";
   if (!optimizer.by_element) return "the optimizer does not update every element by itself";
   if (!options.offload.read_ahead) return "offload.read_ahead is off: nothing would be there in time";
-  if (replicas_add_at_the_end(plan, places)) return "replicas add up their gradients when backward is over";
+  if (replicas_add_at_the_end(plan)) return "replicas add up their gradients when backward is over";
   return places.on_cpu ? "" : "ranks on devices decide there whether a step happens";
 }
 
@@ -464,6 +474,12 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
   plan.reduce_bucket_numel = options.reduce_bucket_numel;
   if (shards_share || (plan.shard_ranks == 1 && all_share))
     plan.reduce_bucket_numel = std::min(plan.reduce_bucket_numel, kSharedBucketNumel);
+  constexpr int kMostThatAddWhole = 4;  // as GradientBuckets has it
+  plan.buckets_share_memory = places.on_cpu && shards_share;
+  plan.sums_replicas_in_buckets = plan.shard_ranks == 1 && plan.replica_ranks > 1 &&
+                                  plan.replica_ranks <= kMostThatAddWhole &&
+                                  shares_memory(plan.replica_ranks) && places.on_cpu &&
+                                  plan.accumulation_dtype == Dtype::f32;
   plan.overlap = options.overlap;
   plan.prefetch_bytes = options.overlap ? options.prefetch_bytes : 0;
   plan.cpu_operators = options.cpu_operators && places.on_cpu;

@@ -283,7 +283,7 @@ std::string to_text(const ConfigPlan& plan) {
                [&](size_t s) { return bytes_or_dash(rank(s).ring_bytes + rank(s).staging_bytes); });
     table.line("  parameters updated ahead", [&](size_t s) { return bytes_or_dash(rank(s).ahead_bytes); });
   }
-  if (is_offloaded(plan) && plan.on_cuda)
+  if (is_offloaded(plan))
     table.line("  gradients on their way",
                [&](size_t s) { return bytes_or_dash(rank(s).passing_sum_bytes); });
   table.line("  gather window", [&](size_t s) { return bytes_or_dash(rank(s).gather_window_bytes); });

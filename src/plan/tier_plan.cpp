@@ -123,7 +123,7 @@ class Chooser {
       chosen = best();
     }
     while (!chosen && halve_piece(kLeastPiece)) chosen = best();
-    if (!chosen) fail_with_least();
+    if (!chosen) chosen = leanest();
     explain(*chosen);
     return std::move(*chosen);
   }
@@ -177,6 +177,16 @@ class Chooser {
   // better.
   std::optional<TierPlan> best() {
     std::optional<TierPlan> best;
+    for_kinds([&] {
+      std::optional<TierPlan> found = choose();
+      if (found && (!best || found->seconds < best->seconds)) best = std::move(found);
+    });
+    return best;
+  }
+
+  // With parameters and gradients that may move, and with those that stay.
+  template <class Do>
+  void for_kinds(Do act) {
     for (const bool parameter : {true, false})
       for (const bool gradient : {true, false}) {
         if ((parameter && !request_.movable.parameter) || (gradient && !request_.movable.gradient)) continue;
@@ -184,10 +194,8 @@ class Chooser {
         movable_.parameter = parameter;
         movable_.gradient = gradient;
         start();
-        std::optional<TierPlan> found = choose();
-        if (found && (!best || found->seconds < best->seconds)) best = std::move(found);
+        act();
       }
-    return best;
   }
 
   // What the search is about: every unit's options, and what is there whatever they say.
@@ -255,18 +263,12 @@ class Chooser {
     units_.push_back(std::move(options));
   }
 
-  // Of a gradient's sum on its way; what parameters read for a gather need does not depend on how many there
-  // are.
-  static int64_t staging_of(const RankPlan& rank, const StateTiers& tiers) {
-    return tiers.gradient == Tier::Disk && tiers.parameter != Tier::Disk ? rank.staging_bytes : 0;
-  }
-
   UnitOption option_of(size_t unit, const StateTiers& tiers, const Trip& trip, Alone& alone) const {
     const RankPlan rank = alone.of(unit, tiers);
     UnitOption option{.end_bytes = rank.state_bytes() - rank.offloaded_bytes,
                       .host_bytes = places_.on_cpu ? 0 : rank.tier_bytes[static_cast<size_t>(Tier::Host)],
                       .disk_bytes = rank.file_bytes,
-                      .ring_bytes = places_.on_cpu ? rank.ring_bytes + staging_of(rank, tiers) : 0};
+                      .ring_bytes = places_.on_cpu ? rank.ring_bytes : 0};
     // Sums of the first micro-batch are not there when its backward begins.
     option.begin_bytes = option.end_bytes - (base_.accumulation_steps == 1 ? rank.gradient_memory_bytes : 0);
     TierTraffic traffic;
@@ -317,8 +319,21 @@ class Chooser {
     return result;
   }
 
-  [[noreturn]] void fail_with_least() const {
-    const int64_t least = least_memory(units_, begin_more_, end_more_);
+  // With as much away as may be, of the kinds that do the best. Throws where that does not fit either.
+  TierPlan leanest() {
+    std::optional<TierPlan> least;
+    for_kinds([&] {
+      TierPlan found = made_of(least_choice(units_, begin_more_, end_more_));
+      if (!least || found.peak_bytes < least->peak_bytes) least = std::move(found);
+    });
+    const bool fits = least->peak_bytes <= request_.memory_bytes &&
+                      (places_.on_cpu || least->host_bytes <= request_.host_bytes) &&
+                      least->disk_bytes <= request_.disk_bytes;
+    if (!fits) fail_with_least(least->peak_bytes);
+    return std::move(*least);
+  }
+
+  [[noreturn]] void fail_with_least(int64_t least) const {
     const RankPlan& rank = base_.rank;
     if (least > request_.memory_bytes)
       fail(ErrorKind::Config, "offload.memory",

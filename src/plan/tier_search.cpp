@@ -176,26 +176,30 @@ std::optional<std::vector<int>> search_tiers(Units units, const TierBounds& boun
   return best;
 }
 
-int64_t least_memory(Units units, int64_t begin_more, int64_t end_more) {
+std::vector<int> least_choice(Units units, int64_t begin_more, int64_t end_more) {
   int64_t least = std::numeric_limits<int64_t>::max();
+  std::vector<int> best;
   for (const int64_t ring_bytes : rings_of(units)) {
     int64_t begin = begin_more + ring_bytes, end = end_more + ring_bytes;
-    bool is_possible = true;
+    std::vector<int> chosen;
     for (const auto& unit : units) {
-      const UnitOption* lowest = nullptr;
-      for (const UnitOption& option : unit)
-        if (option.ring_bytes <= ring_bytes &&
-            (!lowest || option.end_bytes < lowest->end_bytes ||
-             (option.end_bytes == lowest->end_bytes && option.begin_bytes < lowest->begin_bytes)))
-          lowest = &option;
-      is_possible &= lowest != nullptr;
-      if (!lowest) break;
-      begin += lowest->begin_bytes;
-      end += lowest->end_bytes;
+      int lowest = -1;
+      for (int i = 0; i < std::ssize(unit); ++i) {
+        const UnitOption& option = unit[static_cast<size_t>(i)];
+        if (option.ring_bytes > ring_bytes) continue;
+        const auto rank_of = [](const UnitOption& one) { return std::pair(one.end_bytes, one.begin_bytes); };
+        if (lowest < 0 || rank_of(option) < rank_of(unit[static_cast<size_t>(lowest)])) lowest = i;
+      }
+      if (lowest < 0) break;
+      chosen.push_back(lowest);
+      begin += unit[static_cast<size_t>(lowest)].begin_bytes;
+      end += unit[static_cast<size_t>(lowest)].end_bytes;
     }
-    if (is_possible) least = std::min(least, std::max(begin, end));
+    if (chosen.size() != units.size() || std::max(begin, end) >= least) continue;
+    least = std::max(begin, end);
+    best = std::move(chosen);
   }
-  return least;
+  return best;
 }
 
 }  // namespace zero

@@ -27,7 +27,8 @@ struct TierBounds {
 std::optional<std::vector<int>> search_tiers(std::span<const std::vector<UnitOption>> units,
                                              const TierBounds& bounds);
 
-/// The least memory that any choice takes at its peak, of which `begin_more` and `end_more` are always there.
-int64_t least_memory(std::span<const std::vector<UnitOption>> units, int64_t begin_more, int64_t end_more);
+/// The choice that takes the least memory at its peak, of which `begin_more` and `end_more` are always there.
+std::vector<int> least_choice(std::span<const std::vector<UnitOption>> units, int64_t begin_more,
+                              int64_t end_more);
 
 }  // namespace zero

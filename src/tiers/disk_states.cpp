@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "zero/error.h"
+#include "zero/memory_in_use.h"
 
 namespace zero::tiers {
 namespace {
@@ -31,13 +32,17 @@ void wait_all(DiskFile& file, std::vector<DiskFile::Ticket>& tickets) {
 
 }  // namespace
 
-void DiskStates::Release::operator()(std::byte* memory) const { std::free(memory); }
+void DiskStates::Release::operator()(std::byte* memory) const {
+  std::free(memory);
+  detail::count_memory(-bytes);
+}
 
 DiskStates::Memory DiskStates::allocate(int64_t bytes) {
-  auto* const memory = static_cast<std::byte*>(
-      std::aligned_alloc(kAlignment, static_cast<size_t>(std::max(kAlignment, round_up(bytes, kAlignment)))));
+  const int64_t whole = std::max(kAlignment, round_up(bytes, kAlignment));
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<size_t>(whole)));
   if (memory == nullptr) throw std::bad_alloc();
-  return Memory(memory);
+  detail::count_memory(whole);
+  return Memory(memory, Release{whole});
 }
 
 DiskStates::DiskStates(std::unique_ptr<DiskFile> file, const DiskStatesOptions& options)

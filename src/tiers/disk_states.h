@@ -104,6 +104,7 @@ class DiskStates {
 
  private:
   struct Release {
+    int64_t bytes;
     void operator()(std::byte* memory) const;
   };
   using Memory = std::unique_ptr<std::byte, Release>;

@@ -5,6 +5,7 @@
 
 #include "compute/copy.h"
 #include "zero/error.h"
+#include "zero/memory_in_use.h"
 
 namespace zero::detail::shm {
 namespace {
@@ -149,7 +150,13 @@ class ShmChannel final : public Channel {
     char* data = memory->resolve(offer.data, bytes);
     auto* users =
         reinterpret_cast<HostMemory::Users*>(memory->resolve(offer.users, sizeof(HostMemory::Users)));
-    return tensor_over(data, numel, dtype, [memory, users] { users->fetch_sub(1); });
+    // Each rank is charged an equal part.
+    const auto part = static_cast<int64_t>(bytes) / ranks();
+    count_memory(part);
+    return tensor_over(data, numel, dtype, [memory, users, part] {
+      users->fetch_sub(1);
+      count_memory(-part);
+    });
   }
 
  private:

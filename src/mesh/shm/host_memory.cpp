@@ -6,6 +6,7 @@
 #include <string>
 
 #include "zero/error.h"
+#include "zero/memory_in_use.h"
 
 namespace zero::detail::shm {
 namespace {
@@ -45,14 +46,24 @@ void HostMemory::give(char* block) {
   fail(ErrorKind::Internal, "shared memory", "a block is given back that is not of this rank");
 }
 
+int64_t HostMemory::bytes_of(const char* block) const {
+  for (const Own& own : own_)
+    if (own.segment.holds(block, 1))
+      return static_cast<int64_t>(own.blocks.taken_bytes(block - own.segment.data()));
+  fail(ErrorKind::Internal, "shared memory", "a block is counted that is not of this rank");
+}
+
 char* HostMemory::allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   take_back();
-  return take(bytes);
+  char* const block = take(bytes);
+  count_memory(bytes_of(block));
+  return block;
 }
 
 void HostMemory::release(char* block) {
   const std::lock_guard lock(mutex_);
+  count_memory(-bytes_of(block));
   give(block);
 }
 

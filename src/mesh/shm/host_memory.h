@@ -56,6 +56,7 @@ class HostMemory {
   char* take(size_t bytes, bool zero = false);
   static char* hand_out(Own& own, size_t offset, size_t bytes, bool zero);
   void give(char* block);
+  int64_t bytes_of(const char* block) const;
   void take_back();
 
   mutable std::mutex mutex_;
