@@ -12,6 +12,8 @@ namespace {
 
 // As optim/passing_memory.h lays sums out, and compute/lent_pages.h gives them memory.
 constexpr int64_t kSumAlignmentNumel = 64, kPageBytes = int64_t{2} << 20;
+// As many full buckets of one unit as say what any number does.
+constexpr int64_t kRepeats = kBucketsInFlight + 2;
 // Units that wait for their update until the next one is final (sharding/step_ahead.h); where buckets are
 // settled before they are packed, one more.
 constexpr size_t kKeptForUpdate = 2, kWrittenBehind = 1;
@@ -57,8 +59,8 @@ int64_t bytes_of(const std::set<int>& units, const std::vector<int64_t>& passing
   return bytes;
 }
 
-// Of an embedding that is the head, too: from the one's gradient to the other's, which is added to it. Such is
-// taken to be the largest parameter where the first unit alone has one of its size.
+// Of an embedding that is the head, too: from the one's gradient to the other's, which is added to it. Such
+// is taken to be the largest parameter where the first unit alone has one of its size.
 int64_t tied_gradient_bytes(const Plan& plan) {
   int64_t first = 0, others = 0, bytes = 0;
   for (size_t i = 0; i < plan.units.size(); ++i)
@@ -125,7 +127,9 @@ std::vector<std::vector<int>> played_buckets(const Plan& plan) {
     filled = 0;
   };
   for (const int unit : order) {
-    for (int64_t left = unit_of(plan, unit).shard_numel; left > 0;) {
+    // Of a very large unit full buckets repeat: a few stand for all.
+    const int64_t shard = unit_of(plan, unit).shard_numel, some = kRepeats * std::max<int64_t>(room, 1);
+    for (int64_t left = shard > some ? some + shard % room : shard; left > 0;) {
       const int64_t numel = std::min(room, left);
       if (filled + numel > room) flush();
       if (filling.empty() || filling.back() != unit) filling.push_back(unit);
@@ -145,7 +149,8 @@ std::vector<BackwardMoment> played_backward(const Plan& plan, const std::vector<
   const std::vector<int64_t> while_sent = passing_while_sent(plan, passing);
   const int64_t tied_bytes = tied_gradient_bytes(plan);
   // Gathers keep ranks together.
-  const bool reads_own = plan.shard_ranks > 1 && plan.placements.parameter != Placement::Shard && plan.buckets_share_memory && !plan.keeps_own_sums() &&
+  const bool reads_own = plan.shard_ranks > 1 && plan.placements.parameter != Placement::Shard &&
+                         plan.buckets_share_memory && !plan.keeps_own_sums() &&
                          plan.accumulation_dtype == Dtype::f32 && plan.gradient_predivide_factor == 1;
   std::vector<BackwardMoment> moments;
   int64_t ahead_bytes = 0, before_bytes = 0;

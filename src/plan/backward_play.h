@@ -1,6 +1,6 @@
 #pragma once
-// A micro-batch's backward on a CPU, unit by unit, as the engine has it: which buckets of gradients there are,
-// and what memory sums and gradients take while activations go.
+// A micro-batch's backward on a CPU, unit by unit, as the engine has it: which buckets of gradients there
+// are, and what memory sums and gradients take while activations go.
 
 #include <cstdint>
 #include <vector>

@@ -9,8 +9,8 @@
 namespace zero {
 namespace {
 
-// Of a unit's activations: as its elements, but that the first unit's parameters, an embedding, keep none, and
-// that a head is no larger than a block.
+// Of a unit's activations: as its elements, but that the first unit's parameters, an embedding, keep none,
+// and that a head is no larger than a block.
 std::vector<double> shares_of_activations(const Plan& plan) {
   std::vector<double> shares;
   for (const UnitLayout& unit : plan.units) shares.push_back(static_cast<double>(unit.numel));
@@ -25,8 +25,8 @@ std::vector<double> shares_of_activations(const Plan& plan) {
   return shares;
 }
 
-// Shards in memory that ranks have apart are copied to where others read them, and copies go when a rank comes
-// by after all have read: two stay about.
+// Shards in memory that ranks have apart are copied to where others read them, and copies go when a rank
+// comes by after all have read: two stay about.
 int64_t private_copies_of(const Plan& plan) {
   if (plan.placements.parameter == Placement::Common || !plan.buckets_share_memory) return 0;
   int64_t largest = 0;
@@ -74,8 +74,7 @@ int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
     left = is_last ? 0 : left - shares[static_cast<size_t>(moment.unit)];
     const auto kept = static_cast<int64_t>(std::max(0.0, left) * static_cast<double>(activations.kept));
     // Nothing is left to be fetched when the second unit computes.
-    const int64_t beside =
-        (is_last ? 0 : activations.again) + (moment.unit > 1 ? rank.staging_bytes : 0);
+    const int64_t beside = (is_last ? 0 : activations.again) + (moment.unit > 1 ? rank.staging_bytes : 0);
     most = std::max(most, always + (has_sums ? sums : moment.sum_bytes) + moment.passing_bytes +
                               moment.pending_bytes + moment.ahead_bytes + kept +
                               std::max(beside, private_copies_of(plan)));

@@ -226,7 +226,7 @@ int64_t bucket_bytes(const Plan& plan) {
   auto in_flight = [&](int64_t part, int64_t ranks) {
     return kBucketsInFlight * (2 * part * ranks * itemsize(plan.communication_dtype) + part * kSumBytes);
   };
-  int64_t bytes = plan.shard_ranks == 1         ? 0
+  int64_t bytes = plan.shard_ranks == 1       ? 0
                   : plan.buckets_share_memory ? shared_bucket_bytes(plan, piece)
                                               : in_flight(piece, plan.shard_ranks);
   if (plan.replica_ranks > 1) {
@@ -476,10 +476,9 @@ Plan decide(const EngineOptions& options, const RankPlaces& places, const Optimi
     plan.reduce_bucket_numel = std::min(plan.reduce_bucket_numel, kSharedBucketNumel);
   constexpr int kMostThatAddWhole = 4;  // as GradientBuckets has it
   plan.buckets_share_memory = places.on_cpu && shards_share;
-  plan.sums_replicas_in_buckets = plan.shard_ranks == 1 && plan.replica_ranks > 1 &&
-                                  plan.replica_ranks <= kMostThatAddWhole &&
-                                  shares_memory(plan.replica_ranks) && places.on_cpu &&
-                                  plan.accumulation_dtype == Dtype::f32;
+  plan.sums_replicas_in_buckets =
+      plan.shard_ranks == 1 && plan.replica_ranks > 1 && plan.replica_ranks <= kMostThatAddWhole &&
+      shares_memory(plan.replica_ranks) && places.on_cpu && plan.accumulation_dtype == Dtype::f32;
   plan.overlap = options.overlap;
   plan.prefetch_bytes = options.overlap ? options.prefetch_bytes : 0;
   plan.cpu_operators = options.cpu_operators && places.on_cpu;
