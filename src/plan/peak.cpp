@@ -1,10 +1,10 @@
-// The most that a rank holds at once.
+#include "plan/peak.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "plan/backward_play.h"
 #include "plan/disk_plan.h"
-#include "zero/activations.h"
 
 namespace zero {
 namespace {
@@ -36,19 +36,20 @@ int64_t private_copies_of(const Plan& plan) {
 }
 
 // Beside a device: at one end of backward, or at the other.
-int64_t peak_on_device(const Plan& plan, const ActivationBytes& activations) {
+PlannedPeak peak_on_device(const Plan& plan, const ActivationBytes& activations) {
   const RankPlan& rank = plan.rank;
   const int64_t of_backward =
       rank.gradient_memory_bytes + rank.largest_gradient_bytes + rank.ahead_bytes + rank.passing_sum_bytes;
   const int64_t sums_so_far = plan.accumulation_steps > 1 ? rank.gradient_memory_bytes : 0;
-  return rank.total_bytes() - of_backward +
-         std::max(of_backward,
-                  sums_so_far + activations.kept + std::max(activations.loss, activations.again));
+  const int64_t always = rank.total_bytes() - of_backward;
+  return {
+      .begin_bytes = always + sums_so_far + activations.kept + std::max(activations.loss, activations.again),
+      .later_bytes = always + of_backward};
 }
 
 }  // namespace
 
-int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
+PlannedPeak planned_peak(const Plan& plan, const ActivationBytes& activations) {
   if (!plan.on_cpu || plan.units.empty()) return peak_on_device(plan, activations);
   const RankPlan& rank = plan.rank;
   // There all the time; slabs are complete when backward begins.
@@ -60,8 +61,9 @@ int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
   // Of an earlier micro-batch the last sum's memory is there until the next one is written.
   const auto written = std::find_if(passing.begin(), passing.end(), [](int64_t bytes) { return bytes > 0; });
   const int64_t behind = has_sums && written != passing.end() ? *written : 0;
-  int64_t most = always + (has_sums ? sums + behind : 0) + private_copies_of(plan) + activations.kept +
-                 std::max(activations.loss, activations.again);
+  const int64_t begin = always + (has_sums ? sums + behind : 0) + private_copies_of(plan) + activations.kept +
+                        std::max(activations.loss, activations.again);
+  int64_t most = 0;
   // The norm reads what is on disk a unit at a time.
   int64_t read_again = 0;
   for (size_t i = 0; i < passing.size(); ++i)
@@ -79,7 +81,11 @@ int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
                               moment.pending_bytes + moment.ahead_bytes + kept +
                               std::max(beside, private_copies_of(plan)));
   }
-  return most;
+  return {.begin_bytes = begin, .later_bytes = most};
+}
+
+int64_t peak_bytes(const Plan& plan, const ActivationBytes& activations) {
+  return planned_peak(plan, activations).bytes();
 }
 
 }  // namespace zero

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "plan/link_traffic.h"
+#include "plan/peak.h"
+#include "plan/placement_search.h"
 #include "plan/rank_bytes.h"
-#include "plan/tier_search.h"
 #include "plan/traffic.h"
 #include "zero/error.h"
 #include "zero/plan_report.h"
@@ -280,25 +281,29 @@ class Chooser {
     return option;
   }
 
-  // What the plan counts beyond sums over units is found by making it: then the search has that much less.
-  std::optional<TierPlan> choose() {
-    TierBounds bounds{.begin_bytes = request_.memory_bytes - begin_more_,
-                      .end_bytes = request_.memory_bytes - end_more_,
-                      .host_bytes = request_.host_bytes,
-                      .disk_bytes = request_.disk_bytes};
-    constexpr int kAttempts = 4;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      const auto chosen = search_tiers(units_, bounds);
-      if (!chosen) return std::nullopt;
-      TierPlan result = made_of(*chosen);
-      const int64_t excess = std::max<int64_t>(0, result.peak_bytes - request_.memory_bytes);
-      const int64_t on_host = std::max<int64_t>(0, result.host_bytes - request_.host_bytes);
-      if (excess == 0 && on_host == 0) return result;
-      bounds.begin_bytes -= excess;
-      bounds.end_bytes -= excess;
-      bounds.host_bytes -= on_host;
-    }
-    return std::nullopt;
+  // Of the options that start() has found.
+  PlacementSearch search() const {
+    const auto cost_of = [this](const std::vector<int>& choice) {
+      const TierPlan made = made_of(choice);
+      const PlannedPeak peak = planned_peak(made.plan, request_.activations);
+      return PlacementCost{.bytes = {.begin_bytes = peak.begin_bytes + request_.other_bytes,
+                                     .end_bytes = peak.later_bytes + request_.other_bytes,
+                                     .host_bytes = places_.on_cpu ? 0 : made.host_bytes,
+                                     .disk_bytes = made.disk_bytes},
+                           .seconds = made.seconds};
+    };
+    return {.units = units_,
+            .bounds = {.begin_bytes = request_.memory_bytes,
+                       .end_bytes = request_.memory_bytes,
+                       .host_bytes = request_.host_bytes,
+                       .disk_bytes = request_.disk_bytes},
+            .more = {.begin_bytes = begin_more_, .end_bytes = end_more_},
+            .cost_of = cost_of};
+  }
+
+  std::optional<TierPlan> choose() const {
+    const std::optional<std::vector<int>> chosen = search().cheapest();
+    return chosen ? std::optional(made_of(*chosen)) : std::nullopt;
   }
 
   TierPlan made_of(const std::vector<int>& chosen) const {
@@ -323,7 +328,7 @@ class Chooser {
   TierPlan leanest() {
     std::optional<TierPlan> least;
     for_kinds([&] {
-      TierPlan found = made_of(least_choice(units_, begin_more_, end_more_));
+      TierPlan found = made_of(search().leanest());
       if (!least || found.peak_bytes < least->peak_bytes) least = std::move(found);
     });
     const bool fits = least->peak_bytes <= request_.memory_bytes &&
