@@ -121,6 +121,38 @@ TEST(TierPlan, FindsAPlacementWheneverThereIsOneAndTheCheapest) {
   EXPECT_GT(moved, 15);
 }
 
+// More placements than are tried one by one: what is found costs what the cheapest
+// costs, to a few percent.
+TEST(TierPlan, ManyPlacementsAreSearchedWell) {
+  std::mt19937_64 random(23);
+  const auto pick = [&](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
+  int possible = 0;
+  for (int i = 0; i < 24; ++i) {
+    TierCase one = random_tier_case(random, /*moves_all=*/false);
+    one.moves_all = i % 2 == 0;
+    std::vector<int64_t> sizes;
+    for (int64_t units = one.moves_all ? 3 : 6; units > 0; --units) sizes.push_back(pick(1, 6) * 500'000);
+    one.model = chain_of_units(sizes);
+    one.optimizer.states = 8;
+    one.request.movable.parameter = one.request.movable.gradient = one.moves_all;
+    one.options.reduce_bucket_numel = 1 << 20;
+    one.request.activations.kept = pick(0, 10'000'000);
+    const Plan plan = make_plan(one.model, one.options, one.places, one.optimizer);
+    const int64_t peak = peak_bytes(plan, one.request.activations);
+    one.request.memory_bytes = pick(peak / 3, peak);
+    one.request.disk_bytes = INT64_MAX;
+    const std::optional<double> best = least_seconds(one);
+    if (!best) continue;
+    ++possible;
+    const TierPlan chosen = choose_tiers(one.model, one.options, one.places, one.optimizer, one.request);
+    EXPECT_LE(chosen.peak_bytes, one.request.memory_bytes) << "case " << i;
+    EXPECT_LE(chosen.seconds, *best * 1.03) << "case " << i;
+  }
+  EXPECT_GT(possible, 10);
+}
+
 TEST(TierPlan, ManyUnitsCostLittleMoreThanTheBytesThatMustGo) {
   const ModuleSpec model = chain_of_units(std::vector<int64_t>(60, 1'000'000));
   EngineOptions options{.stage = 2, .dtype = Dtype::bf16};
@@ -189,20 +221,39 @@ TEST(TierPlan, BesideADeviceStatesGoToTheHostBeforeTheDisk) {
   }
 }
 
+/// The bytes that an error says are needed.
+int64_t needed_bytes(const std::string& text) {
+  const size_t begin = text.find(" bytes) are needed");
+  const size_t open = text.rfind('(', begin);
+  return begin == text.npos || open == text.npos ? 0 : std::stoll(text.substr(open + 1));
+}
+
 TEST(TierPlan, WhatCannotFitNamesTheLeastThatWould) {
-  const ModuleSpec model = chain_of_units({100'000});
-  EngineOptions options{.stage = 1};
-  TierRequest request{.movable = {.optimizer = true}, .memory_bytes = 100'000};
-  EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config,
-               "offload.memory: a rank's memory is 100 kB, but wherever states are, ");
-  options.offload.path = "/disk";
-  options.offload.piece_numel = 1024;
-  request.memory_bytes = 1'500'000;
-  EXPECT_NO_THROW(choose_tiers(model, options, {}, {}, request));
-  request.disk_bytes = 1000;
-  EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config, "offload.disk_space: ");
-  request.memory_bytes = 0;
-  EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config, "offload.memory: expected more than 0");
+  for (const size_t units : {1, 12}) {
+    const ModuleSpec model = chain_of_units(std::vector<int64_t>(units, 100'000));
+    EngineOptions options{.stage = 1};
+    TierRequest request{.movable = {.gradient = true, .optimizer = true}, .memory_bytes = 100'000};
+    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config,
+                 "offload.memory: a rank's memory is 100 kB, but wherever states are, ");
+    options.offload.path = "/disk";
+    options.offload.piece_numel = 2048;
+    try {
+      choose_tiers(model, options, {}, {}, request);
+      ADD_FAILURE() << "100 kB are enough";
+    } catch (const Error& error) {
+      request.memory_bytes = needed_bytes(error.what());
+    }
+    ASSERT_GT(request.memory_bytes, 100'000);
+    EXPECT_NO_THROW(choose_tiers(model, options, {}, {}, request)) << units;
+    request.disk_bytes = 1000;
+    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config, "offload.disk_space: ");
+    request.disk_bytes = INT64_MAX;
+    --request.memory_bytes;
+    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config, "are needed: ");
+    request.memory_bytes = 0;
+    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config,
+                 "offload.memory: expected more than 0");
+  }
 }
 
 }  // namespace
