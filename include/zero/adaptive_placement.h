@@ -56,7 +56,9 @@ class AdaptivePlacement {
  private:
   int64_t take_peak();
   int64_t measure();
+  /// With room for a gradient that waits for a late rank, where that fits.
   TierPlan choose_for(const ActivationBytes& measured) const;
+  TierPlan choose(const TierRequest& request) const;
 
   Engine* engine_;
   EngineOptions options_;

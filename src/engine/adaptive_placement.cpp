@@ -51,6 +51,12 @@ int64_t bytes_between(const Plan& before, const Plan& after) {
   return bytes;
 }
 
+/// Where another rank is late, the gradient that is to be added to its bucket waits. Whether one is differs
+/// from step to step, so that a step that was measured may have been without.
+int64_t late_gradient_bytes(const Plan& plan) {
+  return plan.buckets_share_memory || plan.sums_replicas_in_buckets ? plan.rank.largest_gradient_bytes : 0;
+}
+
 /// What peak_bytes() must count as activations for a plan's peak to be what was measured.
 int64_t activations_of(const Plan& plan, int64_t measured_bytes) {
   int64_t least = 0, beyond = measured_bytes + 1;
@@ -126,9 +132,22 @@ int64_t AdaptivePlacement::measure() {
 }
 
 TierPlan AdaptivePlacement::choose_for(const ActivationBytes& measured) const {
-  const detail::EngineState& state = detail::EngineAccess::state(*engine_);
   TierRequest request = request_;
   request.activations = measured;
+  const int64_t late = late_gradient_bytes(engine_->plan());
+  if (late == 0) return choose(request);
+  try {
+    request.other_bytes += late;
+    return choose(request);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Config) throw;
+    request.other_bytes -= late;
+    return choose(request);
+  }
+}
+
+TierPlan AdaptivePlacement::choose(const TierRequest& request) const {
+  const detail::EngineState& state = detail::EngineAccess::state(*engine_);
   ModuleSpec spec = state.parameters.spec;
   detail::describe_parts(spec, state.model.mesh, options_.parts);
   const bool on_cpu = state.model.mesh.device().is_cpu();

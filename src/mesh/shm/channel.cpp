@@ -13,8 +13,11 @@ namespace {
 class ShmTransfer final : public Transfer {
  public:
   ShmTransfer(std::shared_ptr<Conversation> conversation, std::shared_ptr<Telling> telling,
-              std::shared_ptr<Reading> reading)
-      : conversation_(std::move(conversation)), telling_(std::move(telling)), reading_(std::move(reading)) {}
+              std::shared_ptr<Reading> reading, bool awaits_copy)
+      : conversation_(std::move(conversation)),
+        telling_(std::move(telling)),
+        reading_(std::move(reading)),
+        awaits_copy_(awaits_copy) {}
 
   ~ShmTransfer() override {
     if (reading_) conversation_->forget(reading_);
@@ -24,6 +27,7 @@ class ShmTransfer final : public Transfer {
 
   void wait_output(std::chrono::milliseconds timeout) override {
     if (reading_) conversation_->wait(reading_.get(), nullptr, timeout, aborted_);
+    if (awaits_copy_ && !telling_->in_place) conversation_->wait(nullptr, telling_.get(), timeout, aborted_);
   }
 
   // A tensor that is read in place may be changed only when all have read it. A message to one rank is copied
@@ -42,6 +46,7 @@ class ShmTransfer final : public Transfer {
   std::shared_ptr<Conversation> conversation_;
   std::shared_ptr<Telling> telling_;
   std::shared_ptr<Reading> reading_;
+  bool awaits_copy_;
   std::atomic<bool> aborted_{false};
 };
 
@@ -68,7 +73,8 @@ class ShmChannel final : public Channel {
     auto telling = conversation_->tell(in, -1, tag);
     char* own = bytes_of(out) + static_cast<uint64_t>(rank()) * part;
     if (own != bytes_of(in)) copy_bytes(own, bytes_of(in), part);
-    return start(std::move(telling), std::move(reading));
+    // Copies of parameters would stay for as long as a rank is busy elsewhere, beside its activations.
+    return start(std::move(telling), std::move(reading), /*awaits_copy=*/true);
   }
 
   Started exchange(at::Tensor out, at::Tensor in, int tag) override {
@@ -184,9 +190,10 @@ class ShmChannel final : public Channel {
     reading.sums = std::move(outs);
   }
 
-  Started start(std::shared_ptr<Telling> telling, std::shared_ptr<Reading> reading) {
+  Started start(std::shared_ptr<Telling> telling, std::shared_ptr<Reading> reading,
+                bool awaits_copy = false) {
     if (reading) conversation_->begin(reading);
-    return std::make_unique<ShmTransfer>(conversation_, std::move(telling), std::move(reading));
+    return std::make_unique<ShmTransfer>(conversation_, std::move(telling), std::move(reading), awaits_copy);
   }
 
   std::shared_ptr<Conversation> conversation_;
