@@ -25,14 +25,13 @@ std::vector<double> shares_of_activations(const Plan& plan) {
   return shares;
 }
 
-// Shards in memory that ranks have apart are copied to where others read them, and copies go when a rank
-// comes by after all have read: two stay about.
-int64_t private_copies_of(const Plan& plan) {
+// Shards in memory that ranks have apart are copied to where others read them, one while it is gathered.
+int64_t private_copy_of(const Plan& plan) {
   if (plan.placements.parameter == Placement::Common || !plan.buckets_share_memory) return 0;
   int64_t largest = 0;
   for (const UnitLayout& unit : plan.units)
     if (!plan.is_away(unit)) largest = std::max(largest, unit.slab_bytes() / plan.shard_ranks);
-  return 2 * largest;
+  return largest;
 }
 
 // Beside a device: at one end of backward, or at the other.
@@ -61,7 +60,7 @@ PlannedPeak planned_peak(const Plan& plan, const ActivationBytes& activations) {
   // Of an earlier micro-batch the last sum's memory is there until the next one is written.
   const auto written = std::find_if(passing.begin(), passing.end(), [](int64_t bytes) { return bytes > 0; });
   const int64_t behind = has_sums && written != passing.end() ? *written : 0;
-  const int64_t begin = always + (has_sums ? sums + behind : 0) + private_copies_of(plan) + activations.kept +
+  const int64_t begin = always + (has_sums ? sums + behind : 0) + activations.kept +
                         std::max(activations.loss, activations.again);
   int64_t most = 0;
   // The norm reads what is on disk a unit at a time.
@@ -79,7 +78,7 @@ PlannedPeak planned_peak(const Plan& plan, const ActivationBytes& activations) {
     const int64_t beside = (is_last ? 0 : activations.again) + (moment.unit > 1 ? rank.staging_bytes : 0);
     most = std::max(most, always + (has_sums ? sums : moment.sum_bytes) + moment.passing_bytes +
                               moment.pending_bytes + moment.ahead_bytes + kept +
-                              std::max(beside, private_copies_of(plan)));
+                              std::max(beside, private_copy_of(plan)));
   }
   return {.begin_bytes = begin, .later_bytes = most};
 }
