@@ -7,12 +7,14 @@
 #include <fstream>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "base/block_map.h"
 #include "mesh/group_parts.h"
 #include "support/ranks.h"
 #include "support/signal_pipe.h"
 #include "zero/error.h"
+#include "zero/memory_in_use.h"
 
 namespace zero {
 namespace {
@@ -204,6 +206,33 @@ TEST(SharedMemory, OutputsComeWhileTheOtherRankIsBusyElsewhere) {
             if (!in_place) came.give();
           }
         }
+      },
+      shared_memory());
+}
+
+// What was copied for others to read is gone when a gather has been waited for, whenever they come by.
+TEST(SharedMemory, CopiesOfAGatherGoWithIt) {
+  const SignalPipe began;
+  run_ranks(
+      2,
+      [&](Mesh mesh) {
+        Group dp = mesh.group("dp");
+        const at::Tensor in = at::full({100000}, dp.rank() + 1.0F);
+        at::Tensor out = at::empty({200000});
+        const int64_t before = memory_in_use().used_bytes;
+        // Rank 1 has posted when rank 0 does, and so reads only when it looks again.
+        if (dp.rank() == 0) {
+          EXPECT_TRUE(began.take(seconds(20)));
+        }
+        Work work = dp.all_gather(out, in, "slab");
+        EXPECT_GT(memory_in_use().used_bytes, before);
+        if (dp.rank() == 1) {
+          began.give();
+          std::this_thread::sleep_for(milliseconds(200));
+        }
+        work.wait_output();
+        EXPECT_EQ(memory_in_use().used_bytes, before) << "rank " << dp.rank();
+        EXPECT_EQ(out.sum().item<float>(), 300000);
       },
       shared_memory());
 }

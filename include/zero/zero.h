@@ -30,6 +30,7 @@
 #include "zero/llama.h"
 #include "zero/load_model.h"
 #include "zero/loss_scale.h"
+#include "zero/memory_in_use.h"
 #include "zero/mesh.h"
 #include "zero/model_spec.h"
 #include "zero/optimizer.h"

@@ -158,7 +158,7 @@ void check(const EngineOptions& options, const RankPlaces& places, const Optimiz
   check_parameters(options, places);
 }
 
-constexpr int64_t kSumBytes = 4;  // of sums while they are made
+constexpr int64_t kSumInBucketBytes = 4;  // of sums while they are made
 
 int64_t all_slab_bytes(const std::vector<UnitLayout>& units) {
   int64_t sum = 0;
@@ -211,7 +211,7 @@ int64_t shared_bucket_bytes(const Plan& plan, int64_t piece) {
   const int64_t buckets = std::min<int64_t>(kBucketsInFlight + 1, std::ssize(played_buckets(plan)));
   const int64_t sent = buckets * piece * plan.shard_ranks * itemsize(plan.communication_dtype);
   const bool adds_later = plan.accumulation_dtype != Dtype::f32;
-  return sent + (adds_later ? std::min(buckets, kBucketsInFlight) * piece * kSumBytes : 0);
+  return sent + (adds_later ? std::min(buckets, kBucketsInFlight) * piece * kSumInBucketBytes : 0);
 }
 
 int64_t bucket_bytes(const Plan& plan) {
@@ -224,7 +224,8 @@ int64_t bucket_bytes(const Plan& plan) {
   if (plan.sums_replicas_in_buckets) return shared_bucket_bytes(plan, piece);
   // What is sent and what is received, in the type of the wire, and the sum.
   auto in_flight = [&](int64_t part, int64_t ranks) {
-    return kBucketsInFlight * (2 * part * ranks * itemsize(plan.communication_dtype) + part * kSumBytes);
+    return kBucketsInFlight *
+           (2 * part * ranks * itemsize(plan.communication_dtype) + part * kSumInBucketBytes);
   };
   int64_t bytes = plan.shard_ranks == 1       ? 0
                   : plan.buckets_share_memory ? shared_bucket_bytes(plan, piece)
@@ -232,7 +233,7 @@ int64_t bucket_bytes(const Plan& plan) {
   if (plan.replica_ranks > 1) {
     const int64_t whole = std::min(plan.reduce_bucket_numel, largest_shard);
     const int64_t part = (whole + plan.replica_ranks - 1) / plan.replica_ranks;
-    bytes += in_flight(part, plan.replica_ranks) + part * plan.replica_ranks * kSumBytes;
+    bytes += in_flight(part, plan.replica_ranks) + part * plan.replica_ranks * kSumInBucketBytes;
   }
   return bytes;
 }
