@@ -47,10 +47,12 @@ TEST_F(RunDirectory, HoldsTheEffectiveConfiguration) {
 
 TEST_F(RunDirectory, ThatVanishesWhileTheRunGoesOnIsNamed) {
   const Config config = small.config(2, {"run.steps=4"});
-  const auto vanish = [&](const StepReport& report) {
-    if (report.step == 2) fs::remove_all(run);
-  };
-  const auto results = collect_ranks(2, [&](const Mesh& mesh) { train(config, mesh, {.on_step = vanish}); });
+  const auto results = collect_ranks(2, [&](const Mesh& mesh) {
+    const auto vanish = [&](const StepReport& report) {
+      if (report.step == 2 && mesh.rank() == 0) fs::remove_all(run);
+    };
+    train(config, mesh, {.on_step = vanish});
+  });
   EXPECT_NE(results[0].error.find("metrics.jsonl: the file, or the directory it was in, was removed"),
             std::string::npos)
       << results[0].error;
