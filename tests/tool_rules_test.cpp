@@ -58,7 +58,8 @@ TEST(ToolRules, SchedulesAreDrawnAsText) {
   const auto drawn = [&](const std::string& type) {
     std::string run = kRun;
     run.insert(run.find("{") + 1, R"("run": {"steps": 200}, "scheduler": {"type": ")" + type +
-                                      R"(", "params": {"warmup_steps": 20}},)");
+                                      R"(", "params": {"warmup_steps": 20)" +
+                                      (type == "CosineRestarts" ? R"(, "cycles": 3)" : "") + "}},");
     folder.write(type + ".json", run);
     return testing::Program({ZERO_TOOL, "plan", type + ".json", "--lr"}, {.directory = folder.path()}).wait();
   };
