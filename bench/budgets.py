@@ -72,7 +72,8 @@ def main():
     percents = sorted((float(p) for p in arguments.budgets.split(",")), reverse=True)
     if not percents or percents[0] != 100 or percents[-1] <= 0:
         parser.error("--budgets: expected shares of 100, 100 itself among them")
-    command = [arguments.zero, "bench", "step", "--model", arguments.model, "--steps", str(arguments.steps), "--json", *options]
+    command = [arguments.zero, "bench", "step", "--model", arguments.model, "--json", *options]
+    steps = ["--steps", str(arguments.steps)]
     base, problem = run([*command, "--steps", "1", "--warmup", "0"], arguments.limit_s)
     if base is None:
         parser.exit(1, f"budgets.py: with everything in memory: {problem}\n")
@@ -82,7 +83,7 @@ def main():
         for percent in percents:
             memory = [] if percent == 100 else ["--memory", f"{int(base_mib * percent / 100)}MiB", "--path", arguments.path]
             machine.wait_until_quiet()
-            record, problem = run([*command, *memory], arguments.limit_s)
+            record, problem = run([*command, *steps, *memory], arguments.limit_s)
             if record is None or whole_s is None and percent != 100:
                 failed = True
                 print(f"round {repeat + 1}, {percent:g} %: FAILED, {problem or 'nothing to compare with'}", file=sys.stderr, flush=True)
