@@ -11,6 +11,7 @@ Usage: cluster.py [--zero PROGRAM] [--ranks 1,2,4,8] [--meshes 1x1,2x1,1x2] [--s
 import argparse
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import tempfile
@@ -57,11 +58,13 @@ def described(given, ranks):
         "between_hosts": device["between_hosts"],
         "network_cards": 1,
         "shares_memory": True,
+        "cores_per_host": len(os.sched_getaffinity(0)),
     }
 
 
-def configuration(folder, given, stage, tensor, pipeline):
-    micro_batches = 4 if pipeline > 1 else 1
+def configuration(folder, given, stage, tensor, pipeline, ranks):
+    data_ranks = ranks // (tensor * pipeline)
+    micro_batches = min(4, given.batch // data_ranks) if pipeline > 1 else 1
     return {
         "train_batch_size": given.batch,
         "gradient_accumulation_steps": micro_batches,
@@ -132,7 +135,7 @@ def main():
                 tensor, pipeline = (int(word) for word in mesh.split("x"))
                 if ranks % (tensor * pipeline) or SMALL["heads"] % tensor:
                     continue
-                config.write_text(json.dumps(configuration(folder, given, stage, tensor, pipeline)))
+                config.write_text(json.dumps(configuration(folder, given, stage, tensor, pipeline, ranks)))
                 seconds = measured(folder, given, config, ranks)
                 is_fitted = efficiency is None
                 if is_fitted:

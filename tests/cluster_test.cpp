@@ -8,6 +8,7 @@
 #include <string>
 
 #include "pipeline/timeline.h"
+#include "plan/cluster_plan.h"
 #include "plan/step_time.h"
 #include "support/expect_error.h"
 
@@ -157,6 +158,39 @@ TEST(StepTime, AddsUp) {
   EXPECT_DOUBLE_EQ(time_of_step(cluster, layout, work, true).compute_s, 2 * 20);
 }
 
+// Two stages of 12 s a micro-batch each, of four: 48 s of work, and 12 s of waiting where cores are their
+// own.
+TEST(StepTime, RanksThatWaitLeaveSharedCoresToOthers) {
+  Cluster cluster{.name = "c",
+                  .source = "",
+                  .devices_per_host = 4,
+                  .memory_bytes = 1,
+                  .flops_per_s = {{Dtype::f32, 100}},
+                  .memory_bytes_per_s = 1e9,
+                  .within_host = {1e9, 0},
+                  .between_hosts = {1e9, 0}};
+  StepWork work{.dtype = Dtype::f32, .product_flops = 400};
+  StepLayout layout{.dp = 2, .pp = 2, .micro_batches = 4, .overlap = false};
+  StepTime time = time_of_step(cluster, layout, work, true);
+  EXPECT_DOUBLE_EQ(time.compute_s, 48);
+  EXPECT_DOUBLE_EQ(time.bubble_s, 12);
+  cluster.cores_per_host = 4;
+  EXPECT_DOUBLE_EQ(time_of_step(cluster, layout, work, true).step_s(), 60);
+  // Two ranks a core: 30 s with a core each are less than what the cores have to do.
+  cluster.cores_per_host = 2;
+  time = time_of_step(cluster, layout, work, true);
+  EXPECT_DOUBLE_EQ(time.compute_s, 48);
+  EXPECT_DOUBLE_EQ(time.bubble_s, 0);
+  // With one micro-batch there is one rank of a pipeline at work at a time, and two of four in all.
+  layout.micro_batches = 1;
+  time = time_of_step(cluster, layout, work, true);
+  EXPECT_DOUBLE_EQ(time.step_s(), 12);
+  cluster.cores_per_host = 3;
+  EXPECT_DOUBLE_EQ(time_of_step(cluster, layout, work, true).step_s(), 24 / (4 / 3.0));
+  // Fewer ranks have more of a core each.
+  EXPECT_DOUBLE_EQ(part_of(cluster, 2).rate_of(Dtype::f32), 100 * 4 / 3.0);
+}
+
 TEST(ClusterDescription, RefusesWhatCannotBe) {
   const auto text = [](const std::string& change, const std::string& by) {
     std::string good =
@@ -183,6 +217,8 @@ TEST(ClusterDescription, RefusesWhatCannotBe) {
   refuse("\"memory_bytes\": 100", "\"memory_bytes\": 0", "memory_bytes: expected a capacity above 0");
   refuse("\"devices_per_host\": 4", "\"devices_per_host\": 1000000", "devices_per_host: expected");
   refuse("\"latency_ns\": 1", "\"latency_ns\": -1", "within_host.latency_ns: expected");
+  refuse("\"hosts\": 2", "\"hosts\": 2, \"cores_per_host\": 0",
+         "c.json: cores_per_host: expected a whole number from 1 on");
   refuse("}", "", "c.json");
   for (const char* name : {"a100-selene", "h100-128-hosts", "cpu-2-cores"})
     EXPECT_NO_THROW(read_cluster(std::string(kClusters) + name + ".json")) << name;

@@ -73,7 +73,7 @@ Cluster cluster_from_text(std::string_view text, std::string_view place) {
   const JsonPlace at(document, std::string(place));
   know_cluster_members(at, {"name", "source", "comment", "hosts", "devices_per_host", "memory_bytes",
                             "flops_per_s", "memory_bytes_per_s", "within_host", "between_hosts",
-                            "network_cards", "shares_memory", "efficiency"});
+                            "network_cards", "shares_memory", "cores_per_host", "efficiency"});
   Cluster cluster;
   cluster.name = at["name"].string();
   cluster.source = at["source"].string();
@@ -89,6 +89,8 @@ Cluster cluster_from_text(std::string_view text, std::string_view place) {
   if (const JsonPlace cards = at["network_cards"]; !cards.is_null())
     cluster.network_cards = count_from_one(cards, kMostDevices);
   cluster.shares_memory = at["shares_memory"].boolean_or(false);
+  if (const JsonPlace cores = at["cores_per_host"]; !cores.is_null())
+    cluster.cores_per_host = count_from_one(cores, kMostDevices);
   if (const JsonPlace efficiency = at["efficiency"]; !efficiency.is_null()) {
     know_cluster_members(efficiency, {"compute", "network"});
     cluster.compute_efficiency = share_or_all(efficiency["compute"]);

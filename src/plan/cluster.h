@@ -1,6 +1,7 @@
 #pragma once
 // A described cluster of equal hosts with equal devices. Read from JSON (configs/clusters/, docs/cluster.md).
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -27,12 +28,19 @@ struct Cluster {
   ClusterLink between_hosts;   // of one network card
   int network_cards = 1;       // of a host
   bool shares_memory = false;  // ranks of a host are on CPU and keep one copy of the parameters
+  // Cores that a host's devices take turns on, as local ranks do that are more than these; 0: a device has
+  // its own. The rates above are those of all devices at a time.
+  int cores_per_host = 0;
   // Of the figures above, what programs reach.
   double compute_efficiency = 1;  // of flops_per_s
   double network_efficiency = 1;  // of both links
 
   int devices() const { return hosts * devices_per_host; }
   double rate_of(Dtype dtype) const;  // f32's where there is no other
+  /// How much faster a device computes while others of its host wait, at most: ranks a core, from 1 on.
+  double devices_per_core() const {
+    return cores_per_host == 0 ? 1 : std::max(1.0, static_cast<double>(devices_per_host) / cores_per_host);
+  }
 };
 
 /// Throws Corrupt, naming the place and the value, for what is no JSON, has unknown members, or is out of

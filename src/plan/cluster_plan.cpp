@@ -70,7 +70,9 @@ Cluster part_of(Cluster cluster, int ranks) {
     // Cards are the ranks' share of the host's, of which there is at least one.
     cluster.hosts = 1;
     cluster.network_cards = std::max(1, cluster.network_cards * ranks / of_host);
+    const double before = cluster.devices_per_core();
     cluster.devices_per_host = ranks;
+    for (auto& [dtype, rate] : cluster.flops_per_s) rate *= before / cluster.devices_per_core();
     return cluster;
   }
   require(ranks % of_host == 0, ErrorKind::Config, "--ranks",

@@ -65,6 +65,16 @@ void add_waiting(const StepLayout& layout, pipeline::StageCosts costs, double tr
   time.pipeline_s = std::max(0.0, pipeline::time_of(table, costs).duration - alone.duration);
 }
 
+// A rank that waits leaves its core to the others. So cores that ranks share are busy with the mean of all
+// ranks' work, unless the schedule keeps even ranks with cores of their own longer than that.
+void share_cores(double devices_per_core, double mean_of_heaviest, StepTime& time) {
+  if (devices_per_core <= 1) return;
+  const double waiting = (time.compute_s + time.tensor_s + time.bubble_s) / devices_per_core;
+  time.compute_s *= mean_of_heaviest;
+  time.tensor_s *= mean_of_heaviest;
+  time.bubble_s = std::max(0.0, waiting - time.compute_s - time.tensor_s);
+}
+
 }  // namespace
 
 double bubble_by_formula(const StepLayout& layout, const pipeline::StageCosts& costs) {
@@ -95,6 +105,7 @@ StepTime time_of_step(const Cluster& cluster, const StepLayout& layout, const St
   if (layout.pp > 1)
     add_waiting(layout, costs_of(passes, work.mean_of_heaviest),
                 message_seconds(cluster, layout, work.message_bytes), exact_schedule, time);
+  share_cores(cluster.devices_per_core(), work.mean_of_heaviest, time);
   const DataTraffic& data = work.data;
   time.data_all_s = ring_seconds(cluster, group_of(cluster, layout.dp, layout.tp), data.bytes, data.calls);
   const double beside =
