@@ -6,7 +6,8 @@ Ranks that share a machine are slower than one alone, so each number of ranks ha
 measured, not data sheets', but for one efficiency: what of a product's rate all operators of a step reach is fitted to the
 first case of each number of ranks, and taken over to the others.
 
-Usage: cluster.py [--zero PROGRAM] [--ranks 1,2,4,8] [--meshes 1x1,2x1,1x2] [--stages 0,3] [--steps N] [--write DIR]
+Usage: cluster.py [--zero PROGRAM] [--ranks 1,2,4,8] [--meshes 1x1,2x1,1x2] [--stages 0,3] [--steps N]
+                  [--rounds N] [--write DIR]
 """
 import argparse
 import itertools
@@ -38,6 +39,7 @@ def arguments():
     parser.add_argument("--meshes", default=["1x1", "2x1", "1x2"], type=lambda text: text.split(","),
                         help="ranks along tp x pp; those that do not divide the ranks are left out")
     parser.add_argument("--steps", default=8, type=int, help="of each case, of which the first two are not counted")
+    parser.add_argument("--rounds", default=2, type=int, help="all cases of a number of ranks in turn; the fastest round counts")
     parser.add_argument("--batch", default=8, type=int, help="sequences a step, over all ranks")
     parser.add_argument("--write", type=Path, help="directory for the descriptions of this machine")
     return parser.parse_args()
@@ -119,6 +121,26 @@ def fitted(given, config, description, path, target):
     return high
 
 
+def cases_of(given, ranks):
+    for mesh, stage in itertools.product(given.meshes, given.stages):
+        tensor, pipeline = (int(word) for word in mesh.split("x"))
+        if ranks % (tensor * pipeline) == 0 and SMALL["heads"] % tensor == 0:
+            yield mesh, tensor, pipeline, stage
+
+
+def measure_in_turn(given, folder, ranks):
+    """Of each case its configuration and its fastest round: what else the machine does only adds."""
+    cases = list(cases_of(given, ranks))
+    configs, rounds = {}, {case: [] for case in cases}
+    for case in cases:
+        configs[case] = folder / f"config-{ranks}-{case[0]}-{case[3]}.json"
+        configs[case].write_text(json.dumps(configuration(folder, given, case[3], *case[1:3], ranks)))
+    for _ in range(given.rounds):
+        for case in cases:
+            rounds[case].append(measured(folder, given, configs[case], ranks))
+    return [(case, configs[case], min(rounds[case])) for case in cases]
+
+
 def main():
     given = arguments()
     print("| ranks | tp x pp | stage | measured ms | predicted ms | predicted / measured |\n|---|---|---|---|---|---|")
@@ -126,17 +148,11 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokens(folder, given)
-        config = folder / "config.json"
         for ranks in given.ranks:
             description = described(given, ranks)
             path = folder / f"{ranks}.json"
             efficiency = None
-            for mesh, stage in itertools.product(given.meshes, given.stages):
-                tensor, pipeline = (int(word) for word in mesh.split("x"))
-                if ranks % (tensor * pipeline) or SMALL["heads"] % tensor:
-                    continue
-                config.write_text(json.dumps(configuration(folder, given, stage, tensor, pipeline, ranks)))
-                seconds = measured(folder, given, config, ranks)
+            for (mesh, _, _, stage), config, seconds in measure_in_turn(given, folder, ranks):
                 is_fitted = efficiency is None
                 if is_fitted:
                     efficiency = fitted(given, config, description, path, seconds)
