@@ -175,11 +175,11 @@ TEST(MeshPlan, CountsWhatRanksThatShareLayersSend) {
         sharing(ranks));
 }
 
-constexpr int64_t kBatch = 2, kSequence = 128, kWidth = 256, kVocabulary = 512;
+constexpr int64_t kBatch = 2, kSequence = 128, kHeadWidth = 32, kVocabulary = 512;
 
-json large(const char* type, int64_t layers, double dropout, int64_t kv_heads) {
-  json model{{"type", type},        {"vocab_size", kVocabulary}, {"context_length", kSequence},
-             {"layers", layers},    {"width", kWidth},           {"heads", 8},
+json large(const char* type, int64_t layers, double dropout, int64_t heads, int64_t kv_heads) {
+  json model{{"type", type},        {"vocab_size", kVocabulary},   {"context_length", kSequence},
+             {"layers", layers},    {"width", heads * kHeadWidth}, {"heads", heads},
              {"rotary_fraction", 1}};
   if (type == std::string("gpt2")) model["dropout"] = dropout;
   if (type == std::string("llama")) model["mlp_width"] = 704;
@@ -202,11 +202,11 @@ int64_t measured(const Config& config, const Mesh& mesh, Dtype dtype) {
 
 // Of three layers, which are all that the two models differ in.
 void compare_activations(const char* type, const Mesh& mesh, bool sequence, Dtype dtype, double dropout,
-                         int64_t kv_heads = 8) {
+                         int64_t heads = 8, int64_t kv_heads = 8) {
   constexpr int64_t kFew = 2, kMany = 5;
   const int ranks = mesh.group("tp").size();
   const auto of = [&](int64_t layers) {
-    Config config = config_of(large(type, layers, dropout, kv_heads), ranks, ranks, 0);
+    Config config = config_of(large(type, layers, dropout, heads, kv_heads), ranks, ranks, 0);
     config.parallel.sequence = sequence;
     return config;
   };
@@ -216,9 +216,11 @@ void compare_activations(const char* type, const Mesh& mesh, bool sequence, Dtyp
         .kept;
   };
   const auto kept = static_cast<double>(measured(of(kMany), mesh, dtype) - measured(of(kFew), mesh, dtype));
+  // The plan is of the rank that has most, the last one.
+  if (heads % ranks != 0 && mesh.group("tp").rank() != ranks - 1) return;
   EXPECT_NEAR(kept / static_cast<double>(planned(kMany) - planned(kFew)), 1, 0.05)
-      << type << (sequence ? " sequence " : " ") << ranks << " ranks " << to_string(dtype) << " dropout "
-      << dropout;
+      << type << " " << heads << " heads" << (sequence ? " sequence " : " ") << ranks << " ranks "
+      << to_string(dtype) << " dropout " << dropout;
 }
 
 TEST(MeshPlan, CountsWhatRanksThatShareLayersKeep) {
@@ -235,7 +237,25 @@ TEST(MeshPlan, CountsWhatRanksThatShareLayersKeep) {
             for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
               compare_activations("gpt2", mesh, sequence, dtype, 0.1);
           for (const bool sequence : {false, true})
-            compare_activations("llama", mesh, sequence, Dtype::f32, 0, /*kv_heads=*/1);
+            compare_activations("llama", mesh, sequence, Dtype::f32, 0, /*heads=*/8, /*kv_heads=*/1);
+        },
+        sharing(ranks));
+}
+
+TEST(MeshPlan, CountsTheMostHeadsThatARankKeeps) {
+  for (const int ranks : {3, 4})
+    testing::run_ranks(
+        ranks,
+        [&](const Mesh& mesh) {
+          use_training_allocator();
+          constexpr int64_t kHeads = 5;  // 1, 2 and 2 of them, or 1, 1, 1 and 2
+          for (const char* type : {"gpt2", "llama", "gpt_neox"})
+            for (const bool sequence : {false, true})
+              compare_activations(type, mesh, sequence, Dtype::f32, 0, kHeads, kHeads);
+          compare_activations("gpt2", mesh, /*sequence=*/false, Dtype::f32, 0.1, kHeads, kHeads);
+          // Heads of keys with their five of queries each, and fewer of keys than ranks.
+          compare_activations("llama", mesh, /*sequence=*/false, Dtype::f32, 0, 5 * kHeads, kHeads);
+          compare_activations("llama", mesh, /*sequence=*/false, Dtype::f32, 0, kHeads, 1);
         },
         sharing(ranks));
 }

@@ -18,26 +18,31 @@ struct Batch {
   double tokens, sequence, e;
   double t = 1, u = 1;
   bool cuts_vocabulary = false;
+
+  /// Of so many heads, columns or rows, the share of the rank that has most: parts are not cut themselves.
+  double most_of(double parts) const { return std::ceil(parts / t) / parts; }
+  double most_of(int64_t parts) const { return most_of(static_cast<double>(parts)); }
 };
 
 // What a layer keeps: the inputs of its products and of its norms, what GELU reads, and attention's queries,
 // keys, values and result.
 double layer_of(const Gpt2Shape& s, const Batch& b) {
   const double width = static_cast<double>(s.width), norms = 2 * width / b.u + 2 * width,
-               attention = 4 * width;
-  double bytes = (norms + (attention + 8 * width) / b.t) * b.e;
+               attention = 4 * width * b.most_of(s.heads), mlp = 8 * width * b.most_of(4 * s.width);
+  double bytes = (norms + attention + mlp) * b.e;
   if (s.dropout == 0) return bytes;
   const double scores = b.sequence * static_cast<double>(s.heads);
   // Attention with dropout makes its matrices in fp32 and keeps three.
   if (b.t == 1) return bytes + 3 * 4 * scores + 10 * width;
   // In the activations' own type: probabilities, these with dropout, and masks, which are drawn whole.
-  return bytes + (scores * (1 + 2 / b.t) + 2 * width) * b.e;
+  return bytes + (scores * (1 + 2 * b.most_of(s.heads)) + 2 * width) * b.e;
 }
 double layer_of(const GptNeoxShape& s, const Batch& b) {
   // Both norms may read the same input. Values stay inside what the query, key and value came in.
-  const double inputs = s.parallel_residual ? 1 : 2, outputs = 2, attention = 3 + 2 + 1;
-  return ((inputs / b.u + outputs + attention / b.t) * static_cast<double>(s.width) +
-          2 * static_cast<double>(s.mlp_width) / b.t) *
+  const double inputs = s.parallel_residual ? 1 : 2, outputs = 2;
+  const double attention = (3 + 2 + 1) * b.most_of(s.heads);
+  return ((inputs / b.u + outputs + attention) * static_cast<double>(s.width) +
+          2 * static_cast<double>(s.mlp_width) * b.most_of(s.mlp_width)) *
          b.e;
 }
 // Beside its result: its input in fp32 and what the weight is multiplied by.
@@ -48,10 +53,12 @@ double layer_of(const LlamaShape& s, const Batch& b) {
   const double queries = static_cast<double>(s.heads * s.head_width);
   const double keys = static_cast<double>(s.kv_heads * s.head_width);
   const bool outnumbered = static_cast<double>(s.kv_heads) < b.t;
-  const double whole = !outnumbered ? queries / b.t : b.u > 1 ? queries : keys;
-  const double attention = 2 * queries / b.t + 2 * whole;
-  const double mlp = 4 * static_cast<double>(s.mlp_width);
-  return 2 * (norm_of(s, b) + static_cast<double>(s.width) * b.e) + (attention + mlp / b.t) * b.e;
+  // Queries go where their keys are.
+  const double part = queries * b.most_of(outnumbered ? s.heads : s.kv_heads);
+  const double whole = !outnumbered ? part : b.u > 1 ? queries : keys;
+  const double attention = 2 * part + 2 * whole;
+  const double mlp = 4 * static_cast<double>(s.mlp_width) * b.most_of(s.mlp_width);
+  return 2 * (norm_of(s, b) + static_cast<double>(s.width) * b.e) + (attention + mlp) * b.e;
 }
 
 // What all layers keep beside the first one's input, and what one of them makes again, of all tokens.
@@ -119,12 +126,12 @@ ActivationBytes activation_bytes(const ModelShape& shape, int64_t batch, int64_t
   require(batch >= 1 && sequence >= 1, ErrorKind::Config, "micro-batch",
           "expected at least one sequence of one token, got " + std::to_string(batch) + " of " +
               std::to_string(sequence));
-  const Batch b{.tokens = static_cast<double>(batch) * static_cast<double>(sequence),
-                .sequence = static_cast<double>(sequence),
-                .e = static_cast<double>(itemsize(dtype)),
-                .t = static_cast<double>(share.ranks),
-                .u = share.sequence ? static_cast<double>(share.ranks) : 1,
-                .cuts_vocabulary = share.ranks > 1 && share.vocabulary};
+  Batch b{.tokens = static_cast<double>(batch) * static_cast<double>(sequence),
+          .sequence = static_cast<double>(sequence),
+          .e = static_cast<double>(itemsize(dtype)),
+          .t = static_cast<double>(share.ranks),
+          .cuts_vocabulary = share.ranks > 1 && share.vocabulary};
+  if (share.sequence) b.u = 1 / b.most_of(sequence);
   return std::visit(
       [&](const auto& s) {
         s.check();
