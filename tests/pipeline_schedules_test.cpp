@@ -116,12 +116,14 @@ TEST(PipelineSchedules, KeepWhatTheirFormulasSay) {
   }
 }
 
-TEST(PipelineSearch, VHasASmallerBubbleThan1F1BAndNoMoreMemory) {
-  // Table 8 of arXiv 2401.10241 has .0697 for 16 ranks, 48 micro-batches of this model.
+TEST(PipelineSearch, VIsAsGoodAsThePublishedV) {
+  // Table 8 of arXiv 2401.10241: 16 ranks.
   const StageCosts costs{14.85, 14.72, 9.8, .53, .43};
-  const Timeline v = time_of(make_schedule(Kind::ZbV, 16, 48, 2, {costs}), costs);
-  EXPECT_LE(v.bubble, .09);
-  EXPECT_LE(most(v.peak_kept), 16 + 1e-6);
+  for (const auto& [micro_batches, published] : {std::pair{48, .0697}, {64, .0533}, {128, .0274}}) {
+    const Timeline v = time_of(make_schedule(Kind::ZbV, 16, micro_batches, 2, {costs}), costs);
+    EXPECT_LE(v.bubble, published + 5e-4) << micro_batches << " micro-batches";
+    EXPECT_LE(most(v.peak_kept), 16 + 1e-6) << micro_batches << " micro-batches";
+  }
 }
 
 // The smallest cost of all orders of two ranks, by trying them: what a rank may do next it does, or waits.

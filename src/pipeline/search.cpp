@@ -101,13 +101,22 @@ class Straight {
   double limit_;
 };
 
+enum class Prefer { Turn, Forward, Backward };
+constexpr Prefer kPreferences[] = {Prefer::Turn, Prefer::Forward, Prefer::Backward};
+
+/// Settings of one play in a V, by rank but for the costs.
+struct FoldedSetting {
+  StageCosts costs;            // that the order is made for
+  std::vector<Prefer> prefer;  // of what could start at the same time
+  std::vector<double> gap;     // as in Setting
+  std::vector<char> spare;     // a forward of the first stage leaves room for one of the second
+};
+
 /// Two stages a rank, in a V: of what could start first, in turn forwards and backwards.
 class Folded {
  public:
-  enum class Prefer { Turn, Forward, Backward };
-
-  Folded(Weaver& weaver, const StageCosts& costs, Prefer prefer, double gap, bool spare, double limit)
-      : weaver_(weaver), costs_(costs), prefer_(prefer), gap_(gap), spare_(spare), limit_(limit) {}
+  Folded(Weaver& weaver, const FoldedSetting& setting, double limit)
+      : weaver_(weaver), setting_(setting), limit_(limit) {}
 
   Choice choose(int rank) const {
     const double free = weaver_.free_at(rank);
@@ -128,23 +137,24 @@ class Folded {
       }
     }
     const std::optional<Action> weight = pending(rank);
-    if (weight &&
-        (best.start == kNever || (best.start > free && best.start - free >= gap_ * weight_cost() - kSlack)))
+    if (weight && (best.start == kNever ||
+                   (best.start > free && best.start - free >= setting_.gap[rank] * weight_cost() - kSlack)))
       return {free, *weight};
     return best;
   }
 
  private:
-  double weight_cost() const { return costs_.of(Pass::BackwardWeight, 2); }
+  double weight_cost() const { return setting_.costs.of(Pass::BackwardWeight, 2); }
 
-  // A forward of the first stage leaves room for one of the second: otherwise all could wait for room.
+  // Without spare room all could wait for room.
   bool fits(int rank, int chunk) const {
-    const double room = chunk == 1 || !spare_ ? 0.5 : 1;
+    const double room = chunk == 1 || !setting_.spare[rank] ? 0.5 : 1;
     return weaver_.kept(rank) + room <= limit_ + kSlack;
   }
 
   Pass wanted(int rank) const {
-    if (prefer_ != Prefer::Turn) return prefer_ == Prefer::Forward ? Pass::Forward : Pass::BackwardInput;
+    const Prefer prefer = setting_.prefer[rank];
+    if (prefer != Prefer::Turn) return prefer == Prefer::Forward ? Pass::Forward : Pass::BackwardInput;
     const auto& row = weaver_.table().rows[rank];
     for (size_t i = row.size(); i-- > 0;)
       if (row[i].pass != Pass::BackwardWeight)
@@ -161,10 +171,7 @@ class Folded {
   }
 
   const Weaver& weaver_;
-  const StageCosts& costs_;
-  Prefer prefer_;
-  double gap_;
-  bool spare_;
+  const FoldedSetting& setting_;
   double limit_;
 };
 
@@ -214,6 +221,7 @@ std::vector<std::vector<int>> first_forwards(int ranks, double limit) {
 }
 
 /// A setting and what it costs.
+template <class Setting>
 struct Played {
   Setting setting;
   double cost = kNever;
@@ -231,7 +239,7 @@ struct Played {
 
 /// Changes one rank's setting at a time for as long as that helps.
 template <class Cost>
-void descend(Played& played, int most, Cost cost_of) {
+void descend(Played<Setting>& played, int most, Cost cost_of) {
   const int ranks = static_cast<int>(played.setting.first.size());
   for (bool better = true; better;) {
     better = false;
@@ -247,6 +255,42 @@ void descend(Played& played, int most, Cost cost_of) {
       offer([&](Setting& s) { s.forward_ahead[rank] = !s.forward_ahead[rank]; });
     }
   }
+}
+
+template <class Cost>
+void descend(Played<FoldedSetting>& played, Cost cost_of) {
+  const int ranks = static_cast<int>(played.setting.prefer.size());
+  for (bool better = true; better;) {
+    better = false;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto offer = [&](auto change) {
+        FoldedSetting setting = played.setting;
+        change(setting);
+        better |= played.offer(setting, cost_of);
+      };
+      for (double gap : kGaps) offer([&](FoldedSetting& s) { s.gap[rank] = gap; });
+      for (Prefer prefer : kPreferences) offer([&](FoldedSetting& s) { s.prefer[rank] = prefer; });
+      offer([&](FoldedSetting& s) { s.spare[rank] = !s.spare[rank]; });
+    }
+  }
+}
+
+/// Ranks alike, for the costs and for rounded ones: orders made for those are often better, as they are
+/// regular.
+std::vector<FoldedSetting> first_settings(int ranks, const StageCosts& costs) {
+  std::vector<StageCosts> rounded = {costs};
+  for (double weight : {1.0, 0.8, 0.7, 0.6, 0.5})
+    for (double backward : {1.0, 1.1})
+      rounded.push_back(
+          {costs.forward, backward * costs.forward, weight * costs.forward, 0, costs.weight_share});
+  std::vector<FoldedSetting> all;
+  for (const StageCosts& made_for : rounded)
+    for (Prefer prefer : kPreferences)
+      for (double gap : {0.0, 0.5, 1.0})
+        for (char spare : {0, 1})
+          all.push_back({made_for, std::vector<Prefer>(ranks, prefer), std::vector<double>(ranks, gap),
+                         std::vector<char>(ranks, spare)});
+  return all;
 }
 
 }  // namespace
@@ -265,9 +309,9 @@ Table search(int ranks, int micro_batches, const SearchOptions& options) {
     return cost;
   };
   // The best setting of each way to begin, and from the best of those downhill.
-  std::vector<Played> begun;
+  std::vector<Played<Setting>> begun;
   for (const std::vector<int>& first : first_forwards(ranks, limit)) {
-    Played played;
+    Played<Setting> played;
     for (double gap : kGaps)
       for (char forward_ahead : {0, 1})
         played.offer({first, std::vector<double>(ranks, gap), std::vector<char>(ranks, forward_ahead)},
@@ -275,9 +319,9 @@ Table search(int ranks, int micro_batches, const SearchOptions& options) {
     begun.push_back(std::move(played));
   }
   require(best.table.has_value(), ErrorKind::Internal, "pipeline", "no schedule comes to an end");
-  std::ranges::stable_sort(begun, {}, &Played::cost);
+  std::ranges::stable_sort(begun, {}, &Played<Setting>::cost);
   begun.resize(std::min(begun.size(), kDescents));
-  for (Played& played : begun) descend(played, static_cast<int>(limit + kSlack), play_setting);
+  for (Played<Setting>& played : begun) descend(played, static_cast<int>(limit + kSlack), play_setting);
   return *best.table;
 }
 
@@ -285,23 +329,20 @@ Table search_v(int ranks, int micro_batches, const SearchOptions& options) {
   const Shape shape{ranks, micro_batches, 2, Placement::V};
   check_shape(shape);
   const double limit = limit_of(ranks, options);
-  const double pass = options.costs.forward;
-  // Orders made for rounded costs are often better than those for the costs themselves: they are regular.
-  std::vector<StageCosts> rounded = {options.costs};
-  for (double weight : {1.0, 0.8, 0.7, 0.6, 0.5})
-    for (double backward : {1.0, 1.1})
-      rounded.push_back({pass, backward * pass, weight * pass, 0, options.costs.weight_share});
   Best best;
-  for (const StageCosts& costs : rounded)
-    for (auto prefer : {Folded::Prefer::Turn, Folded::Prefer::Forward, Folded::Prefer::Backward})
-      for (double gap : {0.0, 0.5, 1.0})
-        for (bool spare : {false, true}) {
-          Weaver weaver(shape, costs);
-          const Folded folded(weaver, costs, prefer, gap, spare, limit);
-          if (play(weaver, [&](int rank) { return folded.choose(rank); }))
-            best.offer(weaver.table(), cost_of(replay(weaver.table(), options.costs)));
-        }
+  auto play_setting = [&](const FoldedSetting& setting) {
+    Weaver weaver(shape, setting.costs);
+    const Folded folded(weaver, setting, limit);
+    if (!play(weaver, [&](int rank) { return folded.choose(rank); })) return kNever;
+    const double cost = cost_of(replay(weaver.table(), options.costs));
+    best.offer(weaver.table(), cost);
+    return cost;
+  };
+  Played<FoldedSetting> begun;
+  for (const FoldedSetting& setting : first_settings(ranks, options.costs))
+    begun.offer(setting, play_setting);
   require(best.table.has_value(), ErrorKind::Internal, "pipeline", "no schedule comes to an end");
+  descend(begun, play_setting);
   return *best.table;
 }
 
