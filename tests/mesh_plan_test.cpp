@@ -34,8 +34,8 @@ testing::RankOptions sharing(int ranks) {
   return options;
 }
 
-// Odd sizes: rows of the vocabulary and of the MLP that ranks cannot share evenly, heads of keys that they
-// outnumber.
+// Odd sizes: rows of the vocabulary and of the MLP and heads that ranks cannot share evenly, heads of keys
+// that they outnumber.
 const json kModels[] = {
     {{"type", "gpt2"}, {"vocab_size", 53}, {"context_length", 8}, {"layers", 2}, {"width", 24}, {"heads", 4}},
     {{"type", "llama"},
@@ -63,7 +63,13 @@ const json kModels[] = {
      {"width", 24},
      {"heads", 4},
      {"mlp_width", 45},
-     {"rotary_fraction", 1}}};
+     {"rotary_fraction", 1}},
+    {{"type", "gpt2"},
+     {"vocab_size", 53},
+     {"context_length", 8},
+     {"layers", 2},
+     {"width", 30},
+     {"heads", 5}}};
 
 Config config_of(const json& model, int ranks, int tensor, int stage, bool vocabulary = true) {
   json text{{"train_micro_batch_size_per_gpu", 2},
