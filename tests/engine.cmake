@@ -5,7 +5,7 @@ if(NOT ZERO_CPU_OPERATORS)
   set(operators_alone)
 endif()
 zero_test(engine TORCH RANKS 2 WAITS "Divergence.*:Modules.RanksThatNeedDifferentUnitsAreNamed:EngineAxes.*AreNamed:EngineAxes.*IsNamed*" TIMEOUT 600 USES engine models operators LIBS nlohmann_json::nlohmann_json
-          FILES engine_parity engine_modules engine_traffic engine_checkpoint engine_save engine_any_mesh engine_axes engine_axes_saving engine_borrowed engine_golden passing_memory
+          FILES engine_parity engine_modules engine_traffic engine_checkpoint engine_save engine_any_mesh engine_axes engine_axes_saving adafactor_cut engine_borrowed engine_golden passing_memory
                 zero_redundancy_optimizer optimizer_rules tied_gradients engine_writes two_engines ${operators})
 zero_test(engine_alone TORCH APART "*AndTheLossAreThePeakOfForward*:Lazy.PeakMemory*" USES engine models operators FILES lazy ${operators_alone} activations)
 zero_test(engine_offload TORCH RANKS 3 USES engine models tiers train FILES engine_offload engine_placement engine_tiers engine_step_ahead engine_step_from_disk engine_disk_faults)

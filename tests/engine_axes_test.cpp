@@ -117,7 +117,6 @@ TEST(EngineAxes, PartsThatDoNotFitAreRefused) {
           CutNet net(mesh.group("tp").rank(), 2);
           zero::Engine engine(*net, rule, {.parts = parts_of(net)}, mesh);
         };
-        EXPECT_ERROR(make_cut(zero::Adafactor{}), Unsupported, "Adafactor needs whole rows and columns");
         EXPECT_ERROR(make_cut(zero::Muon{}), Unsupported, "Muon needs the whole matrix");
         // Said to be the same along tp, and cut all the same.
         const Box own{{0, kIn / 2 * mesh.group("tp").rank()}, {kOut, kIn / 2}};

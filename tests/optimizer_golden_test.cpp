@@ -2,12 +2,15 @@
 // ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "optim/kernels/exact_sum.h"
+#include "optim/kernels/kernels.h"
 #include "optim/muon.h"
 #include "support/cut_ranks.h"
 #include "zero/error.h"
@@ -163,6 +166,7 @@ TEST(Muon, MakesMatricesNearlyOrthogonal) {
 }
 
 using kernels::add_exactly;
+using kernels::carry_digits;
 using kernels::kDigits;
 using kernels::total_of;
 
@@ -186,6 +190,32 @@ TEST(ExactSum, DoesNotDependOnOrderOrCuts) {
   for (int i = 0; i < kDigits; ++i) EXPECT_EQ(together[i], forward[i]);
   EXPECT_EQ(total_of(together), total_of(forward));
   EXPECT_NEAR(total_of(forward) / one_by_one, 1, 1e-12);
+}
+
+TEST(ExactSum, SquaresHaveEqualDigitsHoweverTheyAreCut) {
+  std::mt19937_64 random(7);
+  std::vector<float> values(3001);
+  for (float& value : values)
+    value = static_cast<float>(
+        std::ldexp(static_cast<double>(random() % 1000003) - 5e5, static_cast<int>(random() % 200) - 150));
+  double one_by_one[kDigits] = {};
+  for (const float value : values) add_exactly(static_cast<double>(value) * value, one_by_one);
+  carry_digits(one_by_one);
+  for (const kernels::KernelSet* const set : kernels::available_kernels()) {
+    const auto add = set->factored.squares_exactly;
+    double together[kDigits] = {}, cut[kDigits] = {}, infinite[kDigits] = {};
+    add(values.data(), std::ssize(values), together);
+    std::shuffle(values.begin(), values.end(), random);
+    for (int64_t from = 0; from < std::ssize(values); from += 97)
+      add(values.data() + from, std::min(int64_t{97}, std::ssize(values) - from), cut);
+    for (int i = 0; i < kDigits; ++i) {
+      EXPECT_EQ(together[i], one_by_one[i]) << set->name << " " << i;
+      EXPECT_EQ(cut[i], one_by_one[i]) << set->name << " " << i;
+    }
+    const std::array bad{1.0F, HUGE_VALF, 2.0F};
+    add(bad.data(), std::ssize(bad), infinite);
+    EXPECT_FALSE(std::isfinite(total_of(infinite))) << set->name;
+  }
 }
 
 TEST(ExactSum, ReachesFromTheSmallestSquareToTheLargest) {

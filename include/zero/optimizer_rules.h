@@ -130,8 +130,10 @@ struct Muon {
 /// least eps^2, as mean(row) is eps; and w decays by weight_decay lr. Each is equal to recorded vectors of
 /// those packages. Sums over rows, columns and whole parameters are exact, however they are cut, so every
 /// number of ranks gives the same bits; three small all-reduces a step, and no rank gathers a gradient. Every
-/// rank keeps all means. Ranks on CPU only; parameters whole along other axes than "dp". States: "exp_avg"
-/// (beta1 > 0), and of a parameter "exp_avg_sq_row" and "exp_avg_sq_col", or "exp_avg_sq".
+/// rank keeps all means. Where ranks along another axis than "dp" hold parts of a parameter, all of it
+/// between them, they add up too: the bits are those of one process. Ranks on CPU only. States: "exp_avg"
+/// (beta1 > 0), and of a parameter "exp_avg_sq_row" and "exp_avg_sq_col", or "exp_avg_sq", of the whole
+/// parameter.
 struct Adafactor {
   double lr = 1e-2;
   double weight_decay = 0;

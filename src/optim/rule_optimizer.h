@@ -105,11 +105,14 @@ class RuleOptimizer : public ShardOptimizer, private AheadUpdates {
                      const at::Tensor& directions) const;
   void step_matrices(const Muon& rule, const StepInput& input) const;
 
-  // Adafactor's passes (adafactor.cpp).
+  // Adafactor's passes (adafactor.cpp, adafactor_sums.cpp).
   void create_factors();
   void forget_fresh_factors();
   std::vector<adafactor::Parameter> factored_parameters(const Adafactor& rule, const StepInput& input) const;
   void measure_factored(const StepInput& input, std::vector<adafactor::Parameter>& all) const;
+  void sum_squares(const StepInput& input, const std::vector<std::vector<double>>& row_scales,
+                   const std::vector<std::vector<double>>& column_scales,
+                   std::vector<adafactor::Parameter>& all) const;
   void renew_means(const Adafactor& rule, std::vector<adafactor::Parameter>& all) const;
   void measure_directions(const Adafactor& rule, const StepInput& input,
                           std::vector<adafactor::Parameter>& all) const;

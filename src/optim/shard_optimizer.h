@@ -54,6 +54,10 @@ struct FactoredParameter {
   int parameter = 0;  // as ShardSegment's
   std::string name;
   std::vector<int64_t> shape;
+  // Where this rank's module has a part of it: the part's shape, and of each of its rows and columns, over
+  // all matrices, which one of the whole it is. Else empty.
+  std::vector<int64_t> own_shape = {}, row_places = {}, column_places = {};
+  bool is_cut = false;
 };
 
 /// One state of one parameter that every rank keeps whole: elements of a state of the unit's in the store.
@@ -99,10 +103,16 @@ struct ShardExchange {
   std::function<at::Tensor(const at::Tensor& slab)> reduce_scatter;  // this rank's [n] of the slabs' sum
 };
 
-/// Over all ranks along "dp", in place; all get the same bits.
-struct DpReductions {
+/// Over all ranks of an axis, in place; all get the same bits.
+struct AxisReductions {
   std::function<void(std::span<double>)> add_up;   // whole numbers, whose sums are exact
   std::function<void(std::span<double>)> largest;  // the largest of the ranks'
+};
+
+/// Along another axis than "dp": parameters of which its ranks have parts, in the same order on each.
+struct CutParameters {
+  std::vector<int> parameters;
+  AxisReductions along;
 };
 
 struct StepInput {
@@ -124,7 +134,9 @@ struct StepInput {
   const ShardExchange* exchange = nullptr;
   /// For rules that need sums over rows and columns; null: no other rank counts elements. All ranks call them
   /// alike.
-  const DpReductions* dp = nullptr;
+  const AxisReductions* dp = nullptr;
+  /// Likewise, after those along "dp".
+  std::span<const CutParameters> cut = {};
   /// In place of `used` and `sum_over_ranks`, where decides_on_device(). The host's part of the step,
   /// count_step(), follows when it knows: before the next one.
   const DeviceDecision* on_device = nullptr;

@@ -523,7 +523,7 @@ Plan make_plan(const ModuleSpec& root, const EngineOptions& options, const RankP
   for (UnitLayout& unit : plan.units)
     if (optimizer.factored && unit.trainable)
       for (const UnitParameter& parameter : unit.parameters)
-        unit.factored_numel += factored_numel(parameter.shape);
+        unit.factored_numel += factored_numel(parameter.part.global_shape);
   require(!options.stochastic_rounding ||
               std::any_of(plan.units.begin(), plan.units.end(),
                           [](const UnitLayout& unit) { return unit.trainable && unit.dtype == Dtype::bf16; }),

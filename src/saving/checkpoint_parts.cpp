@@ -65,7 +65,7 @@ std::vector<PartPiece> whole_piece(const std::vector<int64_t>& shape, int64_t be
 bool saves_whole_states(const ShardedModel& model, const std::string& name) {
   const auto place = model.place_of(name);
   const ParameterPart& held = model.layout(place.unit).parameters[static_cast<size_t>(place.parameter)].part;
-  if (held.is_copy || model.all.rank() != 0) return false;
+  if (held.is_copy || model.all.rank() != 0 || model.has_later_part(name)) return false;
   return std::all_of(held.replicated_over.begin(), held.replicated_over.end(),
                      [&](const std::string& axis) { return model.mesh.group(axis).rank() == 0; });
 }

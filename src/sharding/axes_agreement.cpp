@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -94,6 +95,90 @@ void AxesAgreement::require_same_replicas(const Mesh& mesh, const Plan& plan) co
                   " holds other replicated parameters than rank " + std::to_string(along.members()[0]),
               "say in EngineOptions::parts what each rank's module holds");
   }
+}
+
+namespace {
+
+std::string boxes_of(const ParameterPart& part) {
+  std::string text = to_string(part.box);
+  for (const Box& box : part.beside) text += to_string(box);
+  return text;
+}
+
+/// What a rank has of a parameter.
+struct Held {
+  std::string boxes;
+  int64_t numel = 0;
+};
+
+/// By name, of one rank: lines of name, boxes and elements.
+std::map<std::string, Held> held_in(const std::string& text) {
+  std::map<std::string, Held> held;
+  for (const std::string& line : lines_of(text)) {
+    const size_t first = line.rfind('\t', line.rfind('\t') - 1), second = line.rfind('\t');
+    held.emplace(line.substr(0, first), Held{.boxes = line.substr(first + 1, second - first - 1),
+                                             .numel = std::stoll(line.substr(second + 1))});
+  }
+  return held;
+}
+
+/// Elements that the ranks have between them; nothing where all that have some have the same.
+std::optional<int64_t> numel_of_parts(std::span<const std::map<std::string, Held>> ranks,
+                                      const std::string& name) {
+  std::map<std::string, int64_t> parts;
+  for (const auto& rank : ranks)
+    if (const auto found = rank.find(name); found != rank.end())
+      parts.emplace(found->second.boxes, found->second.numel);
+  if (parts.size() < 2) return {};
+  int64_t numel = 0;
+  for (const auto& [boxes, count] : parts) numel += count;
+  return numel;
+}
+
+}  // namespace
+
+std::vector<AxesAgreement::Cut> AxesAgreement::cuts(const Plan& plan) const {
+  std::vector<const UnitParameter*> parameters;
+  for_each_parameter(plan, [&](const UnitParameter& parameter) { parameters.push_back(&parameter); });
+  std::string mine;
+  std::vector<char> is_found(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const UnitParameter& one = *parameters[i];
+    is_found[i] = one.part.global_shape == one.shape ? 1 : 0;
+    if (is_found[i] == 0)
+      mine += one.name + "\t" + boxes_of(one.part) + "\t" + std::to_string(one.numel) + "\n";
+  }
+  std::vector<Cut> cuts;
+  for (const Axis& axis : mesh_.axes()) {
+    if (axis.name == "dp" || axis.size == 1) continue;
+    std::vector<std::map<std::string, Held>> ranks;
+    for (const std::string& text : gather_text(mesh_, mesh_.group(axis.name), mine, "parts of parameters"))
+      ranks.push_back(held_in(text));
+    Cut cut{.axis = axis.name, .parameters = {}, .counted_elsewhere = {}};
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const UnitParameter& one = *parameters[i];
+      const bool on_all =
+          std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.contains(one.name); });
+      const auto numel = on_all ? numel_of_parts(ranks, one.name) : std::nullopt;
+      if (is_found[i] != 0 || numel != Box::whole(one.part.global_shape).numel()) continue;
+      is_found[i] = 1;
+      cut.parameters.push_back(static_cast<int>(i));
+      const auto end = ranks.begin() + mesh_.group(axis.name).rank();
+      const std::string mine_of = boxes_of(one.part);
+      if (std::any_of(ranks.begin(), end,
+                      [&](const auto& rank) { return rank.at(one.name).boxes == mine_of; }))
+        cut.counted_elsewhere.push_back(static_cast<int>(i));
+    }
+    std::sort(cut.parameters.begin(), cut.parameters.end(),
+              [&](int a, int b) { return parameters[a]->name < parameters[b]->name; });
+    if (!cut.parameters.empty()) cuts.push_back(std::move(cut));
+  }
+  for (size_t i = 0; i < parameters.size(); ++i)
+    require(is_found[i] != 0, ErrorKind::Unsupported, parameters[i]->name,
+            "Adafactor needs whole rows and columns, and the ranks along no axis have all parts of this one "
+            "between them, each a part of its own or the same one",
+            "use another optimizer, or cut it over one axis of the mesh");
+  return cuts;
 }
 
 at::Tensor AxesAgreement::add_up(const at::Tensor& squares, std::span<const int> gathered_units,

@@ -31,6 +31,15 @@ class AxesAgreement {
   bool spans_other_axes() const { return dp_groups_ > 1; }
   /// Whether ranks along other axes hold the same values of a parameter, and this one is not the first.
   bool is_copy(int parameter) const { return is_copy_[parameter] != 0; }
+  /// Parameters of which the ranks along an axis hold parts, in an order that is the same on each.
+  struct Cut {
+    std::string axis;
+    std::vector<int> parameters;
+    std::vector<int> counted_elsewhere;  // of them: an earlier rank has the same part
+  };
+  /// Throws Unsupported, naming one, where a parameter is cut and the ranks along a single axis do not hold
+  /// all of it, or hold others. Collective over the mesh.
+  std::vector<Cut> cuts(const Plan& plan) const;
 
   /// Adds up what the ranks bring: `squares` of their gradients (fp64 [1] on the mesh's device), and which
   /// parameters had one. fp64 on the mesh's device, for the functions that follow; the host does not wait for

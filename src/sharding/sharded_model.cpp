@@ -206,6 +206,7 @@ void ShardedModel::make_optimizer(const OptimizerSpec& spec) {
       segment.summed_begin = segment.counted_begin;
       segment.summed_end = segment.counted_end;
     }
+  if (std::holds_alternative<Adafactor>(spec) && axes_->spans_other_axes()) find_cuts();
   if (axes_->spans_other_axes()) counted_elsewhere_ = leave_out_copies(optimizer_shards, *axes_);
   optimizer = make_shard_optimizer(spec, options.groups, states, optimizer_shards, parameter_count(),
                                    options.rounding_seed);
@@ -253,6 +254,21 @@ void ShardedModel::take_squares_of_leaving() {
     add(optimizer_shards, squares_);
     add(counted_elsewhere_, squares_elsewhere_);
   });
+}
+
+// Of ranks along an axis that have the same part the first counts it.
+void ShardedModel::find_cuts() {
+  has_later_part_.assign(names_.size(), 0);
+  std::vector<char> counts(names_.size(), 1);
+  for (const AxesAgreement::Cut& cut : axes_->cuts(plan)) {
+    const Group along = mesh.group(cut.axis);
+    for (const int parameter : cut.parameters) has_later_part_[parameter] = along.rank() > 0 ? 1 : 0;
+    for (const int parameter : cut.counted_elsewhere) counts[parameter] = 0;
+    cut_parameters_.push_back({.parameters = cut.parameters, .along = reductions_over(along)});
+  }
+  for (OptimizerShard& shard : optimizer_shards)
+    for (ShardSegment& segment : shard.segments)
+      if (counts[segment.parameter] == 0) segment.summed_end = segment.summed_begin;
 }
 
 // Replicas of the whole model each count what would be their shard: less work, and the sums have the bits of
@@ -318,13 +334,13 @@ ShardExchange ShardedModel::exchange() const {
               }};
 }
 
-DpReductions ShardedModel::dp_reductions() const {
-  const auto with = [this](Group::Reduce how) {
-    return [this, how](std::span<double> values) {
+AxisReductions ShardedModel::reductions_over(const Group& group) const {
+  const auto with = [&](Group::Reduce how) {
+    return [this, group, how](std::span<double> values) {
       const WaitPlace place("sums of rows and columns");
       const at::Tensor own = at::from_blob(values.data(), {std::ssize(values)}, at::kDouble);
       const at::Tensor there = own.to(mesh.device(), /*non_blocking=*/false, /*copy=*/true);
-      all.all_reduce(there, how, "sums of rows and columns").wait();
+      group.all_reduce(there, how, "sums of rows and columns").wait();
       own.copy_(there);
     };
   };
@@ -428,8 +444,9 @@ void ShardedModel::update(StepInput input, const at::Tensor& sums) {
   input.sum_over_ranks = [this](std::span<double> own) { axes_->sum_over_ranks(own); };
   const ShardExchange between = exchange();
   if (shard_group.size() > 1) input.exchange = &between;
-  const DpReductions reductions = dp_reductions();
+  const AxisReductions reductions = reductions_over(all);
   if (all.size() > 1) input.dp = &reductions;
+  input.cut = cut_parameters_;
   run(input);
 }
 

@@ -65,6 +65,11 @@ class ShardedModel {
   void require_whole() const;
   /// Throws Usage, naming `call`, between a backward in which units were updated in place and its step.
   void require_one_step(std::string_view call) const;
+  /// Whether another rank, the first along the axis over which a parameter is cut, has a part of it and the
+  /// states that all those ranks keep whole.
+  bool has_later_part(const std::string& name) const {
+    return !has_later_part_.empty() && has_later_part_[static_cast<size_t>(index_.at(name))] != 0;
+  }
   /// Whether the gradient of this step is no more.
   bool has_used_up(int unit) const { return ahead_ && ahead_->has_used_up(unit); }
   /// Whether what was updated in backward allows for no change any more.
@@ -121,7 +126,8 @@ class ShardedModel {
     return plan.units[place.unit].parameters[place.parameter];
   }
   ShardExchange exchange() const;
-  DpReductions dp_reductions() const;
+  AxisReductions reductions_over(const Group& group) const;
+  void find_cuts();
   at::Tensor own_squares(double scale);
   void take_squares_of_leaving();
   at::Tensor add_up_step();
@@ -138,6 +144,8 @@ class ShardedModel {
   std::vector<int> first_parameter_;  // per unit
   std::unordered_map<std::string, int> index_;
   std::optional<AxesAgreement> axes_;              // there once the plan is
+  std::vector<CutParameters> cut_parameters_;      // where the rule needs their sums
+  std::vector<char> has_later_part_;               // per parameter: of such, not the first rank's part
   std::vector<OptimizerShard> counted_elsewhere_;  // the trainable units, counting copies alone
 
   GradientSquares squares_, squares_elsewhere_;  // of gradients that the host has by now

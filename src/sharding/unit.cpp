@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "optim/adafactor.h"
 #include "optim/split_master.h"
 #include "seam/stack_tensors.h"
 #include "sharding/residency.h"
@@ -221,12 +222,11 @@ void find_matrices(const UnitLayout& layout, int first_parameter, std::span<cons
 void find_factored(const UnitLayout& layout, int first_parameter, OptimizerShard& shard) {
   for (size_t i = 0; i < layout.parameters.size(); ++i) {
     const UnitParameter& parameter = layout.parameters[i];
-    require(parameter.part.global_shape == parameter.shape, ErrorKind::Unsupported, parameter.name,
-            "Adafactor needs whole rows and columns, of which this rank's module has a part",
-            "use another optimizer with tensor parallelism");
     shard.factored.push_back({.parameter = first_parameter + static_cast<int>(i),
                               .name = parameter.name,
-                              .shape = parameter.shape});
+                              .shape = parameter.part.global_shape});
+    if (parameter.part.global_shape != parameter.shape)
+      adafactor::set_part(parameter.part, shard.factored.back());
   }
 }
 

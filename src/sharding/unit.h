@@ -149,8 +149,7 @@ std::vector<ShardSegment> segments_of(const UnitLayout& layout, int rank, int fi
 void find_matrices(const UnitLayout& layout, int first_parameter, std::span<const int> group_of,
                    std::span<const ParameterGroup> groups, OptimizerShard& shard);
 
-/// Whole shapes of the unit's parameters, for rules that keep means over rows and columns. Throws Unsupported
-/// for one of which this rank's module has a part.
+/// Whole shapes of the unit's parameters, for rules that keep means over rows and columns.
 void find_factored(const UnitLayout& layout, int first_parameter, OptimizerShard& shard);
 
 }  // namespace zero::detail

@@ -125,13 +125,14 @@ inline CutRun run_on_threads(const OptimizerRule& rule, int ranks, int steps, do
       shard.matrices.push_back(
           {.parameter = 0, .offset = 0, .rows = matrix_shape[0], .cols = matrix_shape[1]});
     if (is_factored(rule)) shard.factored = {{0, "p0", matrix_shape}, {1, "p1", {37}}};
-    const DpReductions dp{.add_up = [&](std::span<double> own) { sum.add_up(own); },
-                          .largest =
-                              [&](std::span<double> own) {
-                                const auto numel = static_cast<int64_t>(own.size());
-                                const at::Tensor mine = at::from_blob(own.data(), {numel}, at::kDouble);
-                                mine.copy_(std::get<0>(at::stack(tensors.gather(rank, mine.clone())).max(0)));
-                              }};
+    const AxisReductions dp{
+        .add_up = [&](std::span<double> own) { sum.add_up(own); },
+        .largest =
+            [&](std::span<double> own) {
+              const auto numel = static_cast<int64_t>(own.size());
+              const at::Tensor mine = at::from_blob(own.data(), {numel}, at::kDouble);
+              mine.copy_(std::get<0>(at::stack(tensors.gather(rank, mine.clone())).max(0)));
+            }};
     const ShardExchange exchange{
         .rank = rank,
         .ranks = ranks,

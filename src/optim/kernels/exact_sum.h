@@ -43,6 +43,19 @@ ZERO_ANY_DEVICE inline void add_exactly(double value, double* digits) {
   digits[digit + 2] += static_cast<double>(mantissa >> room >> kDigitBits);
 }
 
+/// Each digit but the last in [0, 2^kDigitBits), the sum the same: then equal sums have equal digits,
+/// whatever they were added up from.
+ZERO_ANY_DEVICE inline void carry_digits(double* digits) {
+  constexpr double kBase = static_cast<double>(int64_t{1} << kDigitBits);
+  double carry = 0;
+  for (int i = 0; i + 1 < kDigits; ++i) {
+    const double digit = digits[i] + carry;
+    carry = floor(digit / kBase);
+    digits[i] = digit - carry * kBase;
+  }
+  digits[kDigits - 1] += carry;
+}
+
 /// The sum in fp64.
 ZERO_ANY_DEVICE inline double total_of(const double* digits) {
   double sum = 0;

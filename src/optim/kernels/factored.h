@@ -3,6 +3,9 @@
 // for a vector type V as passes.h. Loops are plain: what they do to an element depends on nothing else, and
 // sums are of whole numbers below 2^53, so that any order gives the same bits.
 
+#include <cfloat>
+
+#include "optim/kernels/exact_sum.h"
 #include "optim/kernels/passes.h"
 
 namespace zero::kernels {
@@ -107,9 +110,56 @@ void directions_of(const MatrixRun& run, const float* row_factors, const float* 
       });
 }
 
+/// Adds `rests`, at least `count` of them in whole lanes, to digits: what of them is a multiple of a unit
+/// adds up exactly in fp64, what is left goes on in the next round, until nothing is. Usually that is two
+/// rounds.
+inline void add_rests_exactly(double* rests, int64_t count, double* digits) {
+  for (;;) {
+    double lanes[kLanes] = {};
+    for (int64_t i = 0; i < count; i += kLanes)
+      for (int64_t k = 0; k < kLanes; ++k) lanes[k] += __builtin_fabs(rests[i + k]);
+    const double bound = sum_lanes(lanes);  // of their sum, nearly
+    if (bound == 0) return;
+    if (!(bound <= DBL_MAX)) return add_exactly(bound, digits);
+    // Multiples of 2^-49 of the bound, of which the sum is below 2^51: the shifter rounds to them.
+    const double shifter = 1.5 * __builtin_ldexp(1.0, __builtin_ilogb(bound) + 3);
+    double sums[kLanes] = {};
+    for (int64_t i = 0; i < count; i += kLanes)
+      for (int64_t k = 0; k < kLanes; ++k) {
+        const double whole = (rests[i + k] + shifter) - shifter;
+        sums[k] += whole;
+        rests[i + k] -= whole;
+      }
+    const double sum = sum_lanes(sums);
+    if (sum >= 0) {
+      add_exactly(sum, digits);
+      continue;
+    }
+    double less[kDigits] = {};
+    add_exactly(-sum, less);
+    for (int i = 0; i < kDigits; ++i) digits[i] -= less[i];
+  }
+}
+
+template <class V>
+void squares_exactly(const float* values, int64_t count, double* digits) {
+  for (int64_t from = 0; from < count; from += kFactoredRun) {
+    alignas(64) double squares[kFactoredRun];
+    const int64_t numel = std::min(kFactoredRun, count - from);
+    for (int64_t i = 0; i < numel; ++i) {
+      const double value = values[from + i];
+      squares[i] = value * value;
+    }
+    const int64_t end = (numel + kLanes - 1) / kLanes * kLanes;
+    for (int64_t i = numel; i < end; ++i) squares[i] = 0;
+    add_rests_exactly(squares, end, digits);
+  }
+  carry_digits(digits);
+}
+
 template <class V>
 constexpr FactoredKernels factored_kernels() {
-  return {largest_of<V>, squares_of<V>, directions_of<V>};
+  return {largest_of<V>, squares_of<V>, directions_of<V>, squares_exactly<V>};
 }
 
 }  // namespace

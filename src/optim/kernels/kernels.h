@@ -86,6 +86,9 @@ struct FactoredKernels {
   /// element * min(its row's factor * its column's, most).
   void (*directions)(const MatrixRun& run, const float* row_factors, const float* column_factors, float most,
                      float* directions);
+  /// Adds squares of fp32 values to the digits of a sum (exact_sum.h), each square exactly. The digits are
+  /// carried then.
+  void (*squares_exactly)(const float* values, int64_t count, double* digits);
 };
 
 /// One implementation of all kernels.
