@@ -10,6 +10,8 @@
 #include <sstream>
 
 #include "plan/cluster_search.h"
+#include "plan/largest_part.h"
+#include "plan/pipeline_plan.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "zero/model_spec.h"
@@ -101,6 +103,27 @@ TEST(ClusterPlan, HasTheTimeOfEveryAxis) {
   EXPECT_EQ(told["pipeline_ranks"], 2);
   EXPECT_DOUBLE_EQ(told["step_s"], pipeline.time.step_s());
   EXPECT_NE(to_text(pipeline, cluster).find("4 along dp, 1 along tp, 2 along pp"), std::string::npos);
+}
+
+// Two ranks have two and three of five heads; four have a head of keys between them, whole.
+TEST(ClusterPlan, CountsTheWorkOfTheRankThatHasMost) {
+  const LargestPart odd = largest_part(Gpt2Shape{.width = 40, .heads = 5}, 2);
+  EXPECT_DOUBLE_EQ(odd.scores, 3.0 / 5);
+  EXPECT_DOUBLE_EQ(odd.products, (4 * 3.0 / 5 + 8 * 1.0 / 2) / 12);
+  const LargestPart keys =
+      largest_part(LlamaShape{.width = 32, .heads = 4, .kv_heads = 1, .head_width = 8, .mlp_width = 64}, 4);
+  EXPECT_DOUBLE_EQ(keys.scores, 1.0 / 4);
+  EXPECT_DOUBLE_EQ(keys.products, (2 * 32 / 4.0 + 2 * 8 + 3 * 64 / 4.0) / (2 * 32 + 2 * 8 + 3 * 64));
+
+  const auto scores = [](const char* tensor) {
+    const Config config = resolve(config_of(small_json(), {tensor, "model.heads=5", "model.width=40"}), 2);
+    const ModuleSpec whole = trained_spec(config);
+    const ModuleSpec part = tensor_part(config, whole, config.parallel.tensor - 1);
+    const PipelinePlan plan = plan_pipeline(config, whole, part, 2, 1, 0);
+    return work_of(config, plan.ranks[0], 2, 1).score_flops /
+           static_cast<double>(config.train_micro_batch_size);
+  };
+  EXPECT_DOUBLE_EQ(scores("parallel.tensor=2"), scores("parallel.tensor=1") * 3 / 5);
 }
 
 TEST(ClusterPlan, RefusesWhatItCannotPredict) {

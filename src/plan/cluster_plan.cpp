@@ -4,6 +4,7 @@
 #include <string>
 
 #include "plan/config_options.h"
+#include "plan/largest_part.h"
 #include "plan/state_bytes.h"
 #include "zero/error.h"
 #include "zero/model_shape.h"
@@ -105,8 +106,10 @@ StepWork work_of(const Config& config, const PipelineRankPlan& rank, int ranks, 
   const ActivationBytes whole = activation_bytes(shape, batch, sequence, dtype, {}, share);
   const double part = static_cast<double>(rank.blocks) / static_cast<double>(config.model.layers);
   StepWork work{.dtype = dtype};
-  work.product_flops = tokens * ((rank.product_flops - head) / t + head / (share.vocabulary ? t : 1));
-  work.score_flops = tokens * rank.score_flops / t;
+  const LargestPart largest = largest_part(shape, share.ranks);
+  work.product_flops =
+      tokens * ((rank.product_flops - head) * largest.products + head / (share.vocabulary ? t : 1));
+  work.score_flops = tokens * rank.score_flops * largest.scores;
   work.kept_bytes =
       static_cast<double>(whole.kept) * part + static_cast<double>(rank.has_last ? whole.loss : 0);
   work.mean_of_heaviest = 1 / std::max(1.0, heaviest);
