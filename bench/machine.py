@@ -44,7 +44,7 @@ def busy_share(seconds):
 def wait_until_quiet(most_s=30):
     """Waits, at most so long, until others use less than 15 % of the machine."""
     deadline = time.monotonic() + most_s
-    while busy_share(1.0) > 0.15 and time.monotonic() < deadline:
+    while time.monotonic() < deadline and busy_share(1.0) > 0.15:
         time.sleep(1.0)
 
 

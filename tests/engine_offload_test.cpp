@@ -4,6 +4,8 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "support/checkpoint_files.h"
@@ -30,19 +32,22 @@ zero::EngineOptions on_disk(zero::EngineOptions options, const fs::path& path) {
 
 /// A model in an engine, and its steps.
 struct Trained {
-  Trained(const zero::Mesh& job, const zero::OptimizerSpec& optimizer, const zero::EngineOptions& options)
+  Trained(const zero::Mesh& job, const zero::OptimizerSpec& optimizer, const zero::EngineOptions& options,
+          int64_t vocabulary = kVocabulary, int blocks = 2)
       : mesh(job),
-        model((torch::manual_seed(1), kVocabulary), kWidth, 2),
+        words(vocabulary),
+        model((torch::manual_seed(1), vocabulary), kWidth, blocks),
         engine(*model, optimizer, options, job) {}
   void steps(int begin, int end) {
     const int each = kSamples / mesh.size();
     for (int step = begin; step < end; ++step) {
-      const Batch batch = batch_of(step, kSamples, kVocabulary).rows(mesh.rank() * each, each);
+      const Batch batch = batch_of(step, kSamples, words).rows(mesh.rank() * each, each);
       engine.backward(engine.forward([&] { return model->loss(batch.tokens, batch.targets); }));
       engine.step();
     }
   }
   zero::Mesh mesh;
+  int64_t words;
   SmallNet model;
   zero::Engine engine;
 };
@@ -123,6 +128,67 @@ TEST(OffloadedStates, EveryRuleAndWayOfTransferGivesTheSameBits) {
         }
       }
     }
+  });
+}
+
+constexpr size_t kOnDisk = static_cast<size_t>(zero::Tier::Disk);
+
+/// Of a bf16 AdamW whose moments and masters' low halves are on disk, 10 bytes an element: those of `ratio`
+/// of the elements to within half of the largest unit, as the plan counts them, and `written` in a step to
+/// within its blocks.
+void expect_share(const zero::Plan& plan, double ratio, int64_t written, const std::string& what) {
+  int64_t all = 0, away = 0, largest = 0, bytes = 0, blocks = 0;
+  for (const zero::UnitLayout& unit : plan.units) {
+    all += unit.numel;
+    largest = std::max(largest, unit.numel);
+    if (unit.tiers.optimizer != zero::Tier::Disk) continue;
+    EXPECT_EQ(unit.tiers.master, zero::Tier::Disk) << what;
+    away += unit.numel;
+    bytes += 10 * unit.shard_numel;
+    blocks += 3 * ((unit.shard_numel + kPiece - 1) / kPiece);
+  }
+  EXPECT_LE(std::abs(static_cast<double>(away) - ratio * static_cast<double>(all)),
+            static_cast<double>(largest) / 2)
+      << what << ": " << away << " of " << all << " elements are away";
+  if (ratio == 0 || ratio == 1) {
+    EXPECT_EQ(away, ratio == 0 ? 0 : all) << what;
+  }
+  EXPECT_EQ(plan.rank.tier_bytes[kOnDisk], bytes) << what;
+  EXPECT_EQ(written, plan.rank.step_written_bytes) << what;
+  EXPECT_GE(written, bytes) << what;
+  EXPECT_LE(written, bytes + blocks * 4096) << what;
+}
+
+// offload.ratio: the share that is put away is what was asked for to within half of the largest unit, the
+// file has the bytes that the plan counts, and no bit of the result depends on it.
+TEST(OffloadedStates, TheShareThatIsAskedForIsPutAway) {
+  const DiskDirectory folder;
+  run_ranks(2, [&](const zero::Mesh& mesh) {
+    for (const int blocks : {1, 7})
+      for (const int64_t vocabulary :
+           {29, 1009}) {  // the embedding is one unit of many, or most of the model
+        const zero::EngineOptions options{.stage = 2, .dtype = at::kBFloat16};
+        const auto trained = [&](const zero::EngineOptions& other) {
+          return Trained(mesh, zero::AdamW{.lr = 1e-2}, other, vocabulary, blocks);
+        };
+        Trained memory = trained(options);
+        memory.steps(0, 2);
+        const std::string what = std::to_string(blocks) + " blocks, " + std::to_string(vocabulary) + " words";
+        const fs::path expected = memory.engine.save(folder.path() / (what + ", memory"));
+        for (const double ratio : {0.0, 0.3, 1.0}) {
+          zero::EngineOptions other = on_disk(options, folder.path());
+          other.offload.ratio = ratio;
+          other.offload.write_behind = false;  // what is written is there when a step ends
+          Trained disk = trained(other);
+          const std::string which = what + ", share " + std::to_string(ratio);
+          disk.steps(0, 1);
+          const int64_t before = disk.engine.stats().disk.written_bytes;
+          disk.steps(1, 2);
+          expect_same(mesh, expected, disk.engine.save(folder.path() / which), which);
+          const int64_t written = disk.engine.stats().disk.written_bytes - before;
+          expect_share(disk.engine.plan(), ratio, written, which);
+        }
+      }
   });
 }
 
