@@ -110,49 +110,113 @@ void directions_of(const MatrixRun& run, const float* row_factors, const float* 
       });
 }
 
-/// Adds `rests`, at least `count` of them in whole lanes, to digits: what of them is a multiple of a unit
-/// adds up exactly in fp64, what is left goes on in the next round, until nothing is. Usually that is two
-/// rounds.
+inline void add_signed_exactly(double value, double* digits) {
+  if (value >= 0) return add_exactly(value, digits);
+  double less[kDigits] = {};
+  add_exactly(-value, less);
+  for (int i = 0; i < kDigits; ++i) digits[i] -= less[i];
+}
+
+/// x + shifter - shifter is x in multiples of 2^(e - 49), for x below 2^(e + 1): bound's exponent is e.
+inline double shifter_of(double bound) {
+  return __builtin_bit_cast(
+      double, ((__builtin_bit_cast(uint64_t, bound) >> 52) + 3) << 52 | uint64_t{1} << 51);  // 1.5 2^(e + 3)
+}
+
+/// Adds `count` values of any size and sign. In each round multiples of a unit add up exactly in fp64; what
+/// is left goes on, until nothing is.
 inline void add_rests_exactly(double* rests, int64_t count, double* digits) {
   for (;;) {
-    double lanes[kLanes] = {};
-    for (int64_t i = 0; i < count; i += kLanes)
-      for (int64_t k = 0; k < kLanes; ++k) lanes[k] += __builtin_fabs(rests[i + k]);
-    const double bound = sum_lanes(lanes);  // of their sum, nearly
+    double bound = 0, sum = 0;
+    for (int64_t i = 0; i < count; ++i) bound += __builtin_fabs(rests[i]);
     if (bound == 0) return;
     if (!(bound <= DBL_MAX)) return add_exactly(bound, digits);
-    // Multiples of 2^-49 of the bound, of which the sum is below 2^51: the shifter rounds to them.
-    const double shifter = 1.5 * __builtin_ldexp(1.0, __builtin_ilogb(bound) + 3);
-    double sums[kLanes] = {};
-    for (int64_t i = 0; i < count; i += kLanes)
-      for (int64_t k = 0; k < kLanes; ++k) {
-        const double whole = (rests[i + k] + shifter) - shifter;
-        sums[k] += whole;
-        rests[i + k] -= whole;
-      }
-    const double sum = sum_lanes(sums);
-    if (sum >= 0) {
-      add_exactly(sum, digits);
-      continue;
+    const double shifter = shifter_of(bound);
+    for (int64_t i = 0; i < count; ++i) {
+      const double whole = (rests[i] + shifter) - shifter;
+      sum += whole;
+      rests[i] -= whole;
     }
-    double less[kDigits] = {};
-    add_exactly(-sum, less);
-    for (int i = 0; i < kDigits; ++i) digits[i] -= less[i];
+    add_signed_exactly(sum, digits);
   }
+}
+
+constexpr int64_t kExactRun = 1024;
+#ifdef __AVX512F__
+constexpr int64_t kRegisterDoubles = 8;
+#else
+constexpr int64_t kRegisterDoubles = 4;
+#endif
+
+template <class T, int64_t kCount>
+struct Vector {
+  static constexpr int64_t kBytes = kCount * static_cast<int64_t>(sizeof(T));
+  using type [[gnu::vector_size(kBytes)]] = T;
+};
+
+/// Squares of kExactRun values: two rounds of the above at once, which are enough unless some are beyond
+/// 2^-16 of the others. False, and nothing is added, where they are not.
+template <class V>
+bool add_run_exactly(const float* values, double* digits) {
+  constexpr int64_t kWide = V::kWidth == 1 ? 2 : kRegisterDoubles, kVectors = 2;
+  using Wide = typename Vector<double, kWide>::type;
+  using Narrow = typename Vector<float, kWide>::type;
+  using Bits = typename Vector<int64_t, kWide>::type;
+  const auto square = [&](int64_t i, Wide& to) {
+    Narrow narrow;
+    __builtin_memcpy(&narrow, values + i, sizeof narrow);
+    const Wide wide = __builtin_convertvector(narrow, Wide);
+    to = wide * wide;
+  };
+  const auto total = [](const Wide* lanes) {
+    double sum = 0;
+    for (int64_t vector = 0; vector < kVectors; ++vector)
+      for (int64_t k = 0; k < kWide; ++k) sum += lanes[vector][k];
+    return sum;
+  };
+  Wide bounds[kVectors] = {}, first[kVectors] = {}, second[kVectors] = {};
+  Bits left = {};
+  for (int64_t i = 0; i < kExactRun; i += kVectors * kWide)
+    for (int64_t vector = 0; vector < kVectors; ++vector) {
+      Wide one;
+      square(i + vector * kWide, one);
+      bounds[vector] += one;
+    }
+  const double bound = total(bounds);
+  if (bound == 0) return true;
+  if (!(bound <= DBL_MAX)) return false;
+  // What the first round leaves is at most half its unit each.
+  const double shifter = shifter_of(bound), next = shifter * 0x1p-42;
+  for (int64_t i = 0; i < kExactRun; i += kVectors * kWide)
+    for (int64_t vector = 0; vector < kVectors; ++vector) {
+      Wide rest;
+      square(i + vector * kWide, rest);
+      Wide whole = (rest + shifter) - shifter;
+      first[vector] += whole;
+      rest -= whole;
+      whole = (rest + next) - next;
+      second[vector] += whole;
+      rest -= whole;
+      left |= __builtin_bit_cast(Bits, rest);
+    }
+  for (int64_t k = 0; k < kWide; ++k)
+    if (left[k] != 0) return false;
+  add_signed_exactly(total(first), digits);
+  add_signed_exactly(total(second), digits);
+  return true;
 }
 
 template <class V>
 void squares_exactly(const float* values, int64_t count, double* digits) {
-  for (int64_t from = 0; from < count; from += kFactoredRun) {
-    alignas(64) double squares[kFactoredRun];
-    const int64_t numel = std::min(kFactoredRun, count - from);
+  for (int64_t from = 0; from < count; from += kExactRun) {
+    const int64_t numel = std::min(kExactRun, count - from);
+    if (numel == kExactRun && add_run_exactly<V>(values + from, digits)) continue;
+    double squares[kExactRun];
     for (int64_t i = 0; i < numel; ++i) {
       const double value = values[from + i];
       squares[i] = value * value;
     }
-    const int64_t end = (numel + kLanes - 1) / kLanes * kLanes;
-    for (int64_t i = numel; i < end; ++i) squares[i] = 0;
-    add_rests_exactly(squares, end, digits);
+    add_rests_exactly(squares, numel, digits);
   }
   carry_digits(digits);
 }
