@@ -175,6 +175,10 @@ TEST(ConfigErrors, PlacementsThatContradictAreRefused) {
       error_of(R"({"offload": {"optimizer": "auto"}})"),
       "config error: f:1: offload.memory: expected bytes with \"auto\", got null; say what memory a rank "
       "may take, or where each kind is to be");
+  EXPECT_EQ(
+      error_of(R"({"offload": {"optimizer": "auto", "memory": "1GiB", "ratio": 0.3}})"),
+      "config error: f:1: offload.ratio: expected 1 where offload.optimizer is \"auto\", which finds the "
+      "share itself, got 0.300000; remove it, or say where offload.optimizer is to be");
   EXPECT_EQ(error_of(R"({"offload": {"memory": "1GiB"}})"),
             "config error: f:1: offload.memory: expected null where no kind is \"auto\", got 1073741824; let "
             "offload.optimizer be \"auto\"");

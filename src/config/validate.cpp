@@ -62,6 +62,9 @@ void check_budgets(const Config& c, Checks& checks) {
   checks.expect(!offload.is_auto() || offload.memory_bytes > 0, "offload.memory", "bytes with \"auto\"",
                 offload.memory_bytes < 0 ? "null" : to_string(offload.memory_bytes),
                 "say what memory a rank may take, or where each kind is to be");
+  checks.expect(offload.optimizer != TierChoice::Auto || offload.how.ratio == 1, "offload.ratio",
+                "1 where offload.optimizer is \"auto\", which finds the share itself",
+                to_string(offload.how.ratio), "remove it, or say where offload.optimizer is to be");
   for (const auto& [budget, key] : {std::pair{offload.memory_bytes, "offload.memory"},
                                     {offload.host_memory_bytes, "offload.host_memory"},
                                     {offload.disk_bytes, "offload.disk_space"}})
