@@ -227,6 +227,11 @@ TEST(ConfigErrors, WhatThisVersionDoesNotDoIsUnsupported) {
       error_of("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\n\"amsgrad\": true}}}"),
       "unsupported error: f:2: optimizer.params.amsgrad: expected false, got true; this version does not do "
       "optimizer.params.amsgrad = true: give what is expected, or remove the key");
+  EXPECT_EQ(
+      error_of(R"({"comet": {"enabled": true, "project": "p", "api_key": "k", "samples_log_interval": 9}})"),
+      "unsupported error: f:1: comet.enabled: expected false, got true; this version does not do "
+      "comet.enabled = true: write tensorboard, csv_monitor or wandb with enabled: true in its place, or "
+      "remove the key");
   // A wrong type is not a feature request.
   EXPECT_EQ(kind_of(R"({"fp16": {"enabled": 1}})"), ErrorKind::Config);
   EXPECT_EQ(kind_of(R"({"fp16": true})"), ErrorKind::Config);
@@ -342,7 +347,7 @@ TEST(ConfigErrors, AllProblemsAreReportedInTheOrderOfLines) {
       "config error: f:3: model.layerz: expected a known key, got \"layerz\"; did you mean \"layers\"?\n"
       "config error: f:4: zero_optimization.stage: expected an integer from 0 to 3, got 9\n"
       "unsupported error: f:5: amp.enabled: expected false, got true; this version does not do amp.enabled "
-      "= true: give what is expected, or remove the key");
+      "= true: write bf16 or fp16 with enabled: true in its place, or remove the key");
 }
 
 TEST(ConfigErrors, SyntaxHasItsLine) {

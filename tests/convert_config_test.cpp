@@ -245,5 +245,50 @@ TEST(ConvertConfig, AdafactorOfTheTrainerHasTheRateThatIsGiven) {
   }
 }
 
+// Command lines and PyYAML make words of numbers and truths, and to_json_string() writes nulls.
+TEST(ConvertConfig, ArgumentsOfTheTrainerAsWords) {
+  const Converted converted = convert(
+      {.deepspeed = {},
+       .accelerate = {},
+       .trainer = Json::parse(
+           R"({"learning_rate": "2e-5", "max_steps": "100", "optim": "paged_adamw_32bit", "bf16": "True",
+               "gradient_checkpointing": "true", "save_strategy": false, "save_steps": 50, "adafactor": null,
+               "lr_scheduler_type": null, "seed": "42", "weight_decay": null})")});
+  const Json json = Json::parse(to_json(loaded(converted)));
+  EXPECT_EQ(json.at("optimizer").at("params").at("lr"), 2e-5);
+  EXPECT_EQ(json.at("run").at("steps"), 100);
+  EXPECT_EQ(json.at("run").at("seed"), 42);
+  EXPECT_EQ(json.at("bf16").at("enabled"), true);
+  EXPECT_EQ(json.at("activation_checkpointing").at("recompute"), "all");
+  EXPECT_EQ(converted.config.value("checkpoint", Json()), Json());
+  EXPECT_TRUE(has_line(converted.notes, "paged_adamw_32bit"));
+  const Converted wrong =
+      convert({.deepspeed = {}, .accelerate = {}, .trainer = Json::parse(R"({"learning_rate": "fast"})")});
+  EXPECT_TRUE(has_line(wrong.refused, "learning_rate \"fast\": expected a number")) << joined(wrong.refused);
+}
+
+TEST(ConvertConfig, TheTrainersOwnFsdpAndDeepSpeedArguments) {
+  const Converted fsdp = convert(
+      {.deepspeed = {}, .accelerate = {}, .trainer = Json::parse(R"({"fsdp": "full_shard offload auto_wrap",
+                   "fsdp_config": {"activation_checkpointing": true}})")});
+  const Json json = Json::parse(to_json(loaded(fsdp)));
+  EXPECT_EQ(json.at("zero_optimization").at("stage"), 3);
+  EXPECT_EQ(fsdp.config.at("zero_optimization").at("offload_param").at("device"), "cpu");
+  EXPECT_EQ(json.at("activation_checkpointing").at("recompute"), "all");
+  const Converted hybrid =
+      convert({.deepspeed = {}, .accelerate = {}, .trainer = Json::parse(R"({"fsdp": ["hybrid_shard"]})")});
+  EXPECT_TRUE(has_line(hybrid.refused, "parallel.shard_group")) << joined(hybrid.refused);
+  const Converted inside =
+      convert({.deepspeed = {},
+               .accelerate = {},
+               .trainer = Json::parse(R"({"per_device_train_batch_size": 3, "deepspeed": {
+           "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}})")});
+  EXPECT_EQ(Json::parse(to_json(loaded(inside))).at("zero_optimization").at("stage"), 2);
+  EXPECT_EQ(inside.config.at("train_micro_batch_size_per_gpu"), 3);
+  const Converted file =
+      convert({.deepspeed = {}, .accelerate = {}, .trainer = Json::parse(R"({"deepspeed": "ds.json"})")});
+  EXPECT_TRUE(has_line(file.notes, "deepspeed: give the file itself as the first argument"));
+}
+
 }  // namespace
 }  // namespace zero::convert

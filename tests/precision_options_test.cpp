@@ -113,5 +113,36 @@ TEST(ParameterSummary, CollapsesWhatIsAlike) {
                "parameter group \"nobody*\": matches no parameter");
 }
 
+TEST(ParameterTable, SaysOnceWhatAllShareWhereItIsTooWide) {
+  const std::vector<ParameterSummary> alike = {
+      {.pattern = "model.layers.*.self_attention.rotary.query_projection.weight",
+       .count = 20,
+       .numel = 1000,
+       .rule = "AdamW",
+       .lr = 0.001,
+       .weight_decay = 0.1,
+       .master = "itself"},
+      {.pattern = "model.norm.weight",
+       .count = 1,
+       .numel = 64,
+       .rule = "AdamW",
+       .lr = 0.001,
+       .weight_decay = 0.1,
+       .master = "itself"}};
+  EXPECT_EQ(to_text(alike, 300), to_text(alike));
+  EXPECT_EQ(to_text(alike, 80),
+            "  all: type fp32, master itself, rule AdamW, lr 0.001, decay 0.1\n"
+            "  parameters                                                    count  elements\n"
+            "  model.layers.*.self_attention.rotary.query_projection.weight     20      1000\n"
+            "  model.norm.weight                                                 1        64\n");
+  EXPECT_EQ(to_text(alike, 50),
+            "  all: type fp32, master itself, rule AdamW,\n"
+            "      lr 0.001, decay 0.1\n"
+            "  parameters                       count  elements\n"
+            "  model.layers.*...jection.weight     20      1000\n"
+            "  model.norm.weight                    1        64\n");
+  EXPECT_EQ(to_text({}, 20).find("  parameters"), 0u);
+}
+
 }  // namespace
 }  // namespace zero

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <algorithm>
+
+#include "data/documents.h"
 #include "support/expect_error_texts.h"
 #include "support/temporary_directory.h"
 #include "zero/token_file.h"
@@ -221,6 +224,35 @@ TEST_F(TokenizeFiles, RefusesContradictoryOptions) {
   refused(ErrorKind::Config, {"go together"}, good, {.held_out_file = held_out_});
   refused(ErrorKind::Config, {"both the token file"}, good,
           {.held_out_file = out_, .held_out_fraction = 0.1});
+}
+
+// A few large files among many small ones take no more than was asked for, whichever are drawn.
+TEST(HeldOutBytes, AreBoundedWhateverTheSizes) {
+  for (int first_large = 0; first_large < 40; ++first_large) {
+    std::vector<data::Document> documents;
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < 40; ++i) {
+      documents.push_back({.path = {}, .name = std::to_string(i) + ".txt"});
+      sizes.push_back(i == first_large || i == (first_large + 7) % 40 ? 1'000'000 : 1000 + i);
+    }
+    for (const int64_t most : {300, 20'000, 200'000}) {
+      const auto held_out = data::held_out_bytes(documents, sizes, most);
+      int64_t all = 0;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        EXPECT_GE(held_out[i], 0);
+        EXPECT_LE(held_out[i], sizes[i]);
+        all += held_out[i];
+      }
+      EXPECT_LE(all, most);
+      EXPECT_GE(all, most / 2);
+    }
+  }
+  // Whole documents where they fit.
+  const std::vector<data::Document> three = {
+      {.path = {}, .name = "a"}, {.path = {}, .name = "b"}, {.path = {}, .name = "c"}};
+  const auto whole = data::held_out_bytes(three, {100, 100, 100}, 220);
+  EXPECT_EQ(std::ranges::count(whole, 100), 2);
+  EXPECT_EQ(std::ranges::count(whole, 0), 1);
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "support/program.h"
 #include "support/temporary_directory.h"
@@ -50,6 +52,37 @@ TEST(ToolRules, OneLineForParametersThatAreAlike) {
   EXPECT_NE(line_of("h.*.mlp.c_fc.weight", "Muon").find("16 bits more"), std::string::npos);
   EXPECT_EQ(run({"--ranks", "4"}).output, result.output) << "it does not depend on the ranks";
   EXPECT_NE(run({"--json"}).error.find("--rules"), std::string::npos);
+}
+
+// Nothing wraps in a terminal, and nothing is lost where two lines suffice.
+TEST(ToolRules, TheTableFitsTheTerminal) {
+  const testing::TemporaryDirectory folder;
+  folder.write("train.json", kRun);
+  const auto lines_of = [&](const std::string& columns) {
+    const auto result = testing::Program({ZERO_TOOL, "plan", "train.json", "--rules"},
+                                         {.directory = folder.path(), .environment = {{"COLUMNS", columns}}})
+                            .wait();
+    EXPECT_EQ(result.exit, 0) << result.error;
+    std::vector<std::string> lines;
+    std::istringstream text(result.output);
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    return lines;
+  };
+  const auto longest = [](const std::vector<std::string>& lines) {
+    size_t size = 0;
+    for (const std::string& line : lines) size = std::max(size, line.size());
+    return size;
+  };
+  const auto wide = lines_of("200");
+  EXPECT_GT(longest(wide), 100u);
+  for (const int columns : {100, 80, 60}) {
+    const auto narrow = lines_of(std::to_string(columns));
+    EXPECT_LE(longest(narrow), static_cast<size_t>(columns));
+    EXPECT_EQ(narrow.size(), 2 * wide.size()) << "a parameter has two lines";
+    EXPECT_NE(narrow[2].find("wte.weight"), std::string::npos) << narrow[2];
+    EXPECT_NE(narrow[3].find("Muon (AdamW)"), std::string::npos) << narrow[3];
+  }
+  EXPECT_EQ(lines_of("nonsense"), wide);
 }
 
 // The curve's highest and lowest points, and where it is drawn.

@@ -32,7 +32,9 @@ struct ParameterSummary {
 std::vector<ParameterSummary> summarise_parameters(const Plan& plan, const EngineOptions& options,
                                                    const std::optional<OptimizerRule>& rule, double base_lr);
 
-/// A table with a heading, a line each; ends with a newline.
-std::string to_text(const std::vector<ParameterSummary>& summary);
+/// A table with a heading, a line each; ends with a newline. In fewer `columns` than it takes (0: as many as
+/// it takes) what is the same for all parameters is said once above it, then each parameter gets two lines,
+/// and names are shortened in the middle.
+std::string to_text(const std::vector<ParameterSummary>& summary, int columns = 0);
 
 }  // namespace zero

@@ -165,6 +165,7 @@ struct OffSection {
   std::string doc;
   bool auto_is_default = false;
   bool on_by_presence = false;  // DeepSpeed switches it on when the section stands there without the switch
+  std::string instead = {};     // what to write in its place, for the error
 };
 Row off(const OffSection& section);
 

@@ -36,14 +36,14 @@ bool same_type(const Value& value, const Json& json) {
   return false;
 }
 
-void read_off(Reader& reader, const Value& value, const std::string& path,
-              const std::vector<Json>& accepted) {
+void read_off(Reader& reader, const Value& value, const std::string& path, const std::vector<Json>& accepted,
+              const std::string& instead = {}) {
   bool right_type = false;
   for (const Json& json : accepted) {
     if (equals(value, json)) return;
     right_type = right_type || json.is_null() || same_type(value, json);
   }
-  if (right_type) return reader.unsupported(value, path, accepted_text(accepted));
+  if (right_type) return reader.unsupported(value, path, accepted_text(accepted), instead);
   reader.wrong_value(value, path, accepted_text(accepted), {});
 }
 
@@ -52,7 +52,8 @@ void read_off_section(Reader& reader, const Value& value, const std::string& pat
   if (value.kind == Value::Kind::Null) return;
   if (!value.is_object()) return reader.wrong_value(value, path, "an object or null", {});
   if (section.on_by_presence && !value.find(section.switch_key)) {
-    return reader.unsupported(value, path, "null or {\"" + section.switch_key + "\": false}");
+    return reader.unsupported(value, path, "null or {\"" + section.switch_key + "\": false}",
+                              section.instead);
   }
   std::vector<std::string> known = section.others;
   known.push_back(section.switch_key);
@@ -60,7 +61,7 @@ void read_off_section(Reader& reader, const Value& value, const std::string& pat
   for (const Member& member : value.members) {
     if (section.auto_is_default && member.value.is_string("auto")) continue;
     if (member.key == section.switch_key) {
-      read_off(reader, member.value, join_path(path, member.key), section.accepted);
+      read_off(reader, member.value, join_path(path, member.key), section.accepted, section.instead);
     } else if (!any && std::find(known.begin(), known.end(), member.key) == known.end()) {
       reader.unknown_key(member, path, known);
     }
@@ -121,11 +122,13 @@ void Reader::wrong_value(const Value& value, const std::string& path, const std:
                remedy);
 }
 
-void Reader::unsupported(const Value& value, const std::string& path, const std::string& expected) {
+void Reader::unsupported(const Value& value, const std::string& path, const std::string& expected,
+                         const std::string& instead) {
   problems.add(ErrorKind::Unsupported, value.place,
                path + ": expected " + expected + ", got " + describe(value),
-               "this version does not do " + path + " = " + describe(value) +
-                   ": give what is expected, or remove the key");
+               "this version does not do " + path + " = " + describe(value) + ": " +
+                   (instead.empty() ? "give what is expected" : "write " + instead + " in its place") +
+                   ", or remove the key");
 }
 
 void Reader::unknown_key(const Member& member, const std::string& section,

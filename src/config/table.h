@@ -36,7 +36,8 @@ struct Reader {
   void note_auto(const Value& value, const std::string& path);
   void wrong_value(const Value& value, const std::string& path, const std::string& expected,
                    const std::vector<std::string>& choices);
-  void unsupported(const Value& value, const std::string& path, const std::string& expected);
+  void unsupported(const Value& value, const std::string& path, const std::string& expected,
+                   const std::string& instead = {});
   void unknown_key(const Member& member, const std::string& section, const std::vector<std::string>& known);
 };
 

@@ -9,8 +9,14 @@ namespace zero::config {
 
 namespace {
 
-Row off_monitor(std::string name, std::vector<std::string> others, std::string doc) {
-  return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc), true});
+Row off_monitor(std::string name, std::vector<std::string> others, std::string doc, std::string instead) {
+  return off(OffSection{.name = std::move(name),
+                        .switch_key = "enabled",
+                        .accepted = {false},
+                        .others = std::move(others),
+                        .doc = std::move(doc),
+                        .auto_is_default = true,
+                        .instead = std::move(instead)});
 }
 
 Format<std::string> text_or_null() { return null_as(std::string(), text()); }
@@ -101,7 +107,8 @@ Rows off_rows() {
   return {off_monitor("comet",
                       {"samples_log_interval", "project", "workspace", "api_key", "experiment_name",
                        "experiment_key", "online", "mode"},
-                      "metrics go to logging.metrics_file")};
+                      "metrics go to logging.metrics_file",
+                      "tensorboard, csv_monitor or wandb with enabled: true")};
 }
 
 }  // namespace

@@ -9,8 +9,14 @@ namespace zero::config {
 
 namespace {
 
-Row off_unless_enabled(std::string name, std::vector<std::string> others, std::string doc) {
-  return off(OffSection{std::move(name), "enabled", {false}, std::move(others), std::move(doc)});
+Row off_unless_enabled(std::string name, std::vector<std::string> others, std::string doc,
+                       std::string instead = {}) {
+  return off(OffSection{.name = std::move(name),
+                        .switch_key = "enabled",
+                        .accepted = {false},
+                        .others = std::move(others),
+                        .doc = std::move(doc),
+                        .instead = std::move(instead)});
 }
 
 Row pipeline_row() {
@@ -28,7 +34,7 @@ Row pipeline_row() {
 }
 
 Rows precision_rows() {
-  return {off_unless_enabled("amp", {"*"}, "no Apex"),
+  return {off_unless_enabled("amp", {"*"}, "no Apex", "bf16 or fp16 with enabled: true"),
           hint<Dtype>("seq_parallel_communication_data_type", training_dtype(), Dtype::f32,
                       "no sequence parallelism"),
           off("sparse_gradients", {false}, "gradients are dense")};

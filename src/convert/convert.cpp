@@ -69,7 +69,12 @@ bool is_off(const Json& value) {
 
 Converted convert(const Sources& sources) {
   Converted out;
-  out.config = sources.deepspeed.is_null() ? Json::object() : sources.deepspeed;
+  out.config = sources.deepspeed;
+  // Scripts give the Trainer a dictionary in place of a file's name.
+  if (out.config.is_null() && sources.trainer.is_object() &&
+      sources.trainer.value("deepspeed", Json()).is_object())
+    out.config = sources.trainer.at("deepspeed");
+  if (out.config.is_null()) out.config = Json::object();
   require(out.config.is_object(), ErrorKind::Config, "the DeepSpeed configuration", "expected an object");
   Target target(out);
   // accelerate's file may hold what DeepSpeed's leaves to it, and the Trainer's arguments what both leave.

@@ -2,13 +2,85 @@
 // "auto" in a DeepSpeed file stands for under the Trainer (transformers/integrations/deepspeed.py says what
 // it fills in).
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <map>
+#include <sstream>
 
 #include "convert/target.h"
 #include "zero/error.h"
 
 namespace zero::convert {
 namespace {
+
+// Words of a command line and YAML's bare no, as values of the types that the arguments have; what is null is
+// as good as not there. PyYAML, which people write for, takes 2e-5 for a word too.
+enum class Kind : uint8_t { Number, Truth, Word };
+
+const std::map<std::string, Kind, std::less<>>& argument_kinds() {
+  static const std::map<std::string, Kind, std::less<>> kinds = [] {
+    std::map<std::string, Kind, std::less<>> all;
+    for (const char* key : {"learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay",
+                            "max_grad_norm", "per_device_train_batch_size", "gradient_accumulation_steps",
+                            "max_steps", "warmup_steps", "warmup_ratio", "logging_steps", "save_total_limit",
+                            "save_steps", "eval_steps", "seed", "num_train_epochs"})
+      all[key] = Kind::Number;
+    for (const char* key : {"bf16", "fp16", "adafactor", "gradient_checkpointing"}) all[key] = Kind::Truth;
+    for (const char* key : {"optim", "lr_scheduler_type", "save_strategy", "eval_strategy",
+                            "evaluation_strategy", "output_dir"})
+      all[key] = Kind::Word;
+    return all;
+  }();
+  return kinds;
+}
+
+// Null where it is none of that kind.
+Json as_kind(const Json& value, Kind kind) {
+  const std::string word = value.is_string() ? value.get<std::string>() : "";
+  switch (kind) {
+    case Kind::Number: {
+      if (value.is_number()) return value;
+      double read = 0;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), read);
+      if (error == std::errc() && end == word.data() + word.size()) return read;
+      return {};
+    }
+    case Kind::Truth:
+      if (value.is_boolean()) return value;
+      for (const char* yes : {"true", "True", "yes", "1"})
+        if (word == yes || value == 1) return true;
+      for (const char* no : {"false", "False", "no", "0"})
+        if (word == no || value == 0) return false;
+      return {};
+    case Kind::Word:
+      if (value == false) return "no";
+      return value.is_string() ? value : Json();
+  }
+  return {};
+}
+
+Json read_arguments(const Json& json, Target& target) {
+  static const std::map<Kind, const char*> expected = {
+      {Kind::Number, "a number"}, {Kind::Truth, "true or false"}, {Kind::Word, "a word"}};
+  Json read = Json::object();
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_null()) continue;
+    const auto kind = argument_kinds().find(key);
+    if (kind == argument_kinds().end()) {
+      read[key] = value;
+    } else if (Json typed = as_kind(value, kind->second); !typed.is_null()) {
+      // A whole number stays one: seeds and counts are integers.
+      if (typed.is_number_float() && value.is_string() &&
+          typed.get<double>() == std::floor(typed.get<double>()) && std::abs(typed.get<double>()) < 1e15)
+        typed = static_cast<int64_t>(typed.get<double>());
+      read[key] = std::move(typed);
+    } else {
+      target.refuse(key + " " + value.dump() + ": expected " + expected.at(kind->second));
+    }
+  }
+  return read;
+}
 
 double number(const Json& json, const char* key, double otherwise) {
   const auto found = json.find(key);
@@ -41,22 +113,21 @@ struct Arguments {
 };
 
 void take_optimizer(const Json& json, const Arguments& given, Target& target) {
-  static const std::map<std::string, const char*, std::less<>> types = {{"adamw_torch", "AdamW"},
-                                                                        {"adamw_torch_fused", "AdamW"},
-                                                                        {"adamw_hf", "AdamW"},
-                                                                        {"adamw_apex_fused", "AdamW"},
-                                                                        {"adamw_bnb_8bit", "AdamW"},
-                                                                        {"adamw_8bit", "AdamW"},
-                                                                        {"sgd", "SGD"},
-                                                                        {"adagrad", "Adagrad"},
-                                                                        {"adafactor", "Adafactor"},
-                                                                        {"lion_32bit", "Lion"}};
+  static const std::map<std::string, const char*, std::less<>> types = {
+      {"adamw_torch", "AdamW"},       {"adamw_torch_fused", "AdamW"}, {"adamw_hf", "AdamW"},
+      {"adamw_apex_fused", "AdamW"},  {"adamw_bnb_8bit", "AdamW"},    {"adamw_8bit", "AdamW"},
+      {"paged_adamw_32bit", "AdamW"}, {"paged_adamw_8bit", "AdamW"},  {"sgd", "SGD"},
+      {"adagrad", "Adagrad"},         {"adafactor", "Adafactor"},     {"lion_32bit", "Lion"},
+      {"paged_lion_32bit", "Lion"}};
   const std::string name =
       json.value("adafactor", false) ? "adafactor" : json.value("optim", std::string("adamw_torch"));
   const auto type = types.find(name);
   if (type == types.end())
     return target.refuse("optim \"" + name + "\": no such optimizer here; write optimizer.type (" +
                          "AdamW, Adam, SGD, Lion, LAMB, LARS, Adagrad, Muon, Adafactor)");
+  if (name.starts_with("paged_"))
+    target.note("optim \"" + name +
+                "\": states are paged where offload.optimizer says, not by the optimizer");
   const std::string from = "learning_rate and the like";
   if (target.at("optimizer").is_null()) {
     target.set("optimizer.type", type->second, "optim");
@@ -141,10 +212,44 @@ void take_run(const Json& json, const Arguments& given, Target& target) {
     target.set("activation_checkpointing.recompute", "all", "gradient_checkpointing");
 }
 
+// "full_shard auto_wrap", or a list of such words.
+void take_fsdp(const Json& json, Target& target) {
+  const Json value = json.value("fsdp", Json());
+  if (is_off(value)) return;
+  std::string words;
+  if (value.is_string()) words = value.get<std::string>();
+  if (value.is_array())
+    for (const Json& word : value) words += " " + (word.is_string() ? word.get<std::string>() : word.dump());
+  if (value == true) words = "full_shard";
+  std::replace(words.begin(), words.end(), ',', ' ');
+  static const std::map<std::string, int, std::less<>> stages = {
+      {"full_shard", 3}, {"shard_grad_op", 2}, {"no_shard", 0}};
+  std::istringstream in(words);
+  for (std::string word; in >> word;) {
+    if (const auto stage = stages.find(word); stage != stages.end()) {
+      target.set("zero_optimization.stage", stage->second, "fsdp");
+    } else if (word == "offload") {
+      target.set("zero_optimization.offload_param.device", "cpu", "fsdp");
+      target.set("zero_optimization.offload_optimizer.device", "cpu", "fsdp");
+    } else if (word == "auto_wrap") {
+      target.note("fsdp auto_wrap: units follow the module tree, no policy is needed");
+    } else {
+      target.refuse("fsdp " + word +
+                    ": expected full_shard, shard_grad_op, no_shard, offload or auto_wrap; for hybrid_shard "
+                    "write full_shard, and parallel.shard_group");
+    }
+  }
+  const Json details = json.value("fsdp_config", Json());
+  for (const char* key : {"activation_checkpointing", "fsdp_activation_checkpointing"})
+    if (details.is_object() && as_kind(details.value(key, Json()), Kind::Truth) == true)
+      target.set("activation_checkpointing.recompute", "all", "fsdp_config");
+}
+
 }  // namespace
 
-void take_trainer(const Json& trainer, Target& target) {
-  require(trainer.is_object(), ErrorKind::Config, "the Trainer's arguments", "expected an object");
+void take_trainer(const Json& arguments, Target& target) {
+  require(arguments.is_object(), ErrorKind::Config, "the Trainer's arguments", "expected an object");
+  const Json trainer = read_arguments(arguments, target);
   const Arguments given(trainer);
   target.set("train_micro_batch_size_per_gpu", given.micro_batch, "per_device_train_batch_size");
   target.set("gradient_accumulation_steps", given.accumulation, "gradient_accumulation_steps");
@@ -153,6 +258,9 @@ void take_trainer(const Json& trainer, Target& target) {
   take_optimizer(trainer, given, target);
   take_schedule(trainer, given, target);
   take_run(trainer, given, target);
+  take_fsdp(trainer, target);
+  if (trainer.value("deepspeed", Json()).is_string())
+    target.note("deepspeed: give the file itself as the first argument");
   for (const char* key :
        {"torch_compile", "fp16_full_eval", "group_by_length", "neftune_noise_alpha", "lomo"})
     if (is_given(trainer, key) && !is_off(trainer.at(key)))

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 
 #include "zero/error.h"
@@ -89,6 +90,26 @@ void hold_out(std::vector<Document>& documents, double fraction) {
   } else if (std::all_of(documents.begin(), documents.end(), held_out)) {
     std::max_element(documents.begin(), documents.end(), by_place)->held_out = false;
   }
+}
+
+std::vector<int64_t> held_out_bytes(const std::vector<Document>& documents, const std::vector<int64_t>& sizes,
+                                    int64_t most_bytes) {
+  std::vector<size_t> order(documents.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return place_of(documents[a]) < place_of(documents[b]); });
+  std::vector<int64_t> held_out(documents.size(), 0);
+  int64_t left = most_bytes;
+  for (const size_t i : order) {
+    if (sizes[i] <= left) {
+      held_out[i] = sizes[i];
+      left -= sizes[i];
+      continue;
+    }
+    if (left > most_bytes / 2) held_out[i] = left;
+    break;
+  }
+  return held_out;
 }
 
 }  // namespace zero::data

@@ -24,4 +24,10 @@ std::vector<Document> find_documents(const std::vector<std::filesystem::path>& i
 /// Marks about `fraction` of the documents as held out, at least one and never all of two or more.
 void hold_out(std::vector<Document>& documents, double fraction);
 
+/// What to hold out of texts of those sizes, at most `most_bytes` in all: whole documents, in the order of
+/// hold_out, up to the first that does not fit. Of that one the last bytes are, while less than half is
+/// found. Returns how many bytes at each document's end are held out.
+std::vector<int64_t> held_out_bytes(const std::vector<Document>& documents, const std::vector<int64_t>& sizes,
+                                    int64_t most_bytes);
+
 }  // namespace zero::data

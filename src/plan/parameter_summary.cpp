@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <tuple>
@@ -115,12 +114,6 @@ ParameterSummary line_of(const Plan& plan, const EngineOptions& options,
   return line;
 }
 
-std::string number_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
-
 }  // namespace
 
 std::vector<ParameterSummary> summarise_parameters(const Plan& plan, const EngineOptions& options,
@@ -154,33 +147,6 @@ std::vector<ParameterSummary> summarise_parameters(const Plan& plan, const Engin
     summary.push_back(std::move(one.line));
   }
   return summary;
-}
-
-std::string to_text(const std::vector<ParameterSummary>& summary) {
-  std::vector<std::vector<std::string>> rows{
-      {"parameters", "count", "elements", "type", "master", "rule", "lr", "decay", "group"}};
-  for (const ParameterSummary& line : summary) {
-    const bool is_frozen = line.rule == "frozen";
-    rows.push_back({line.pattern, std::to_string(line.count), std::to_string(line.numel),
-                    std::string(to_string(line.dtype)), is_frozen ? "-" : line.master, line.rule,
-                    is_frozen ? "-" : number_text(line.lr), is_frozen ? "-" : number_text(line.weight_decay),
-                    line.group});
-  }
-  std::vector<size_t> widths(rows[0].size(), 0);
-  for (const auto& row : rows)
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line = "  ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool is_number = i == 1 || i == 2 || i == 6 || i == 7;
-      const std::string gap(widths[i] - row[i].size(), ' ');
-      line += (is_number ? gap + row[i] : row[i] + gap) + "  ";
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
 }
 
 }  // namespace zero

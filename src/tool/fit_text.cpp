@@ -75,16 +75,23 @@ FitDocuments::FitDocuments(const FitTextOptions& options) : options_(options) {
               std::to_string(bytes),
           "give more text");
   const double fraction = fraction_held_out(bytes);
-  const bool whole = documents.size() >= kWholeDocuments;
-  if (whole) data::hold_out(documents, fraction);
+  std::vector<int64_t> held_out;
+  if (documents.size() >= kWholeDocuments) {
+    std::vector<int64_t> sizes;
+    for (const std::string& text : texts) sizes.push_back(std::ssize(text));
+    held_out =
+        data::held_out_bytes(documents, sizes, static_cast<int64_t>(fraction * static_cast<double>(bytes)));
+  } else {
+    for (const std::string& text : texts)
+      held_out.push_back(static_cast<int64_t>(fraction * static_cast<double>(text.size())));
+  }
   for (size_t i = 0; i < documents.size(); ++i) {
     const std::string place = documents[i].path.string();
-    const size_t cut =
-        whole
-            ? (documents[i].held_out ? 0 : texts[i].size())
-            : cut_near(texts[i], static_cast<size_t>(static_cast<double>(texts[i].size()) * (1 - fraction)));
-    if (cut > 0) parts_.push_back({place, texts[i].substr(0, cut), false});
-    if (cut < texts[i].size()) parts_.push_back({place, texts[i].substr(cut), true});
+    const std::string& text = texts[i];
+    const size_t aim = text.size() - static_cast<size_t>(held_out[i]),
+                 cut = aim > 0 ? cut_near(text, aim) : 0;
+    if (cut > 0) parts_.push_back({place, text.substr(0, cut), false});
+    if (cut < text.size()) parts_.push_back({place, text.substr(cut), true});
   }
   for (const Part& part : parts_)
     if (!part.held_out) train_bytes_ += std::ssize(part.text);

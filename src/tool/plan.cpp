@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "base/terminal.h"
 #include "lr_plot.h"
 #include "tiers/disk_rate.h"
 #include "verbs.h"
@@ -52,7 +53,8 @@ std::string rules_text(const PlanRequest& request) {
   const ConfigPlan plan = plan_from_config(config, spec, replicas);
   const OptimizerRule rule = config.optimizer.effective_rule();
   return to_text(summarise_parameters(plan.stages[static_cast<size_t>(config.zero.stage)],
-                                      engine_options_of(config, replicas), rule, rule_lr(rule)));
+                                      engine_options_of(config, replicas), rule, rule_lr(rule)),
+                 line_columns(stdout));
 }
 
 }  // namespace

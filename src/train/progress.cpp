@@ -1,12 +1,12 @@
 #include "train/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
+#include "base/terminal.h"
 #include "zero/plan_report.h"
 
 namespace zero::training {
@@ -20,9 +20,9 @@ std::string format(const char* pattern, Values... values) {
 }
 
 int columns_of(std::FILE* out) {
-  struct winsize size {};
   constexpr int kUsual = 80;
-  return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+  const int columns = terminal_columns(out);
+  return columns > 0 ? columns : kUsual;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "base/mix_bits.h"
+#include "base/terminal.h"
 #include "mesh/agree.h"
 #include "plan/config_tiers.h"
 #include "train/activation_memory.h"
@@ -183,7 +184,8 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, const TrainOptions& opt
 
 // What is trained, where its states are and from where it goes on.
 void Trainer::introduce(const std::string& activation_memory) {
-  std::string rules = to_text(training_.engine().parameter_summary());
+  const int columns = options_.progress != nullptr ? line_columns(options_.progress) : 0;
+  std::string rules = to_text(training_.engine().parameter_summary(), columns);
   rules.pop_back();  // its last newline
   if (config_.parallel.pipeline > 1) progress_->note("parameters of this rank's stages:");
   progress_->note(rules);
