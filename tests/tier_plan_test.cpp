@@ -228,30 +228,34 @@ int64_t needed_bytes(const std::string& text) {
   return begin == text.npos || open == text.npos ? 0 : std::stoll(text.substr(open + 1));
 }
 
+// With two ranks parameters lie in memory that both share, or each has its own part and slabs: what takes
+// less is named, and whatever was tried before.
 TEST(TierPlan, WhatCannotFitNamesTheLeastThatWould) {
-  for (const size_t units : {1, 12}) {
-    const ModuleSpec model = chain_of_units(std::vector<int64_t>(units, 100'000));
-    EngineOptions options{.stage = 1};
-    TierRequest request{.movable = {.gradient = true, .optimizer = true}, .memory_bytes = 100'000};
-    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config,
+  for (const auto& [ranks, units] : {std::pair{1, 1}, {1, 12}, {2, 5}}) {
+    const ModuleSpec model = chain_of_units(std::vector<int64_t>(static_cast<size_t>(units), 100'000));
+    const RankPlaces places{.ranks = ranks};
+    EngineOptions options{.stage = ranks == 1 ? 1 : 3};
+    TierRequest request{.movable = {.parameter = ranks > 1, .gradient = true, .optimizer = true},
+                        .memory_bytes = 100'000};
+    EXPECT_ERROR(choose_tiers(model, options, places, {}, request), Config,
                  "offload.memory: a rank's memory is 100 kB, but wherever states are, ");
     options.offload.path = "/disk";
     options.offload.piece_numel = 2048;
     try {
-      choose_tiers(model, options, {}, {}, request);
+      choose_tiers(model, options, places, {}, request);
       ADD_FAILURE() << "100 kB are enough";
     } catch (const Error& error) {
       request.memory_bytes = needed_bytes(error.what());
     }
     ASSERT_GT(request.memory_bytes, 100'000);
-    EXPECT_NO_THROW(choose_tiers(model, options, {}, {}, request)) << units;
+    EXPECT_NO_THROW(choose_tiers(model, options, places, {}, request)) << units;
     request.disk_bytes = 1000;
-    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config, "offload.disk_space: ");
+    EXPECT_ERROR(choose_tiers(model, options, places, {}, request), Config, "offload.disk_space: ");
     request.disk_bytes = INT64_MAX;
     --request.memory_bytes;
-    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config, "are needed: ");
+    EXPECT_ERROR(choose_tiers(model, options, places, {}, request), Config, "are needed: ");
     request.memory_bytes = 0;
-    EXPECT_ERROR(choose_tiers(model, options, {}, {}, request), Config,
+    EXPECT_ERROR(choose_tiers(model, options, places, {}, request), Config,
                  "offload.memory: expected more than 0");
   }
 }

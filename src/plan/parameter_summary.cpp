@@ -97,7 +97,8 @@ void apply_rule(const OptimizerRule& rule, const UnitParameter& parameter, bool 
 ParameterSummary line_of(const Plan& plan, const EngineOptions& options,
                          const std::optional<OptimizerRule>& rule, double base_lr, const UnitLayout& unit,
                          const UnitParameter& parameter) {
-  ParameterSummary line{.count = 1, .numel = parameter.numel, .rule = "frozen", .dtype = unit.dtype};
+  ParameterSummary line{
+      .count = 1, .numel = parameter.numel, .rule = "frozen", .dtype = unit.dtype, .master = {}};
   if (!unit.trainable) return line;
   const size_t number = group_of(parameter, options.groups);
   const ParameterGroup* const group = number < options.groups.size() ? &options.groups[number] : nullptr;

@@ -113,17 +113,10 @@ class Chooser {
   TierPlan run() {
     round_piece();
     fit_pieces();
-    std::optional<TierPlan> chosen = best();
-    // Parameters that ranks share cannot leave: each has its own part then.
-    if (!chosen && may_part()) {
-      options_.share_parameters = false;
-      chosen = best();
+    std::optional<TierPlan> chosen;
+    const auto choose_best = [&] { return (chosen = best()).has_value(); };
+    while (!in_some_way(choose_best) && halve_piece(kLeastPiece)) {
     }
-    if (!chosen && can_shrink()) {
-      options_.budget_bytes = 0;  // one slab at a time
-      chosen = best();
-    }
-    while (!chosen && halve_piece(kLeastPiece)) chosen = best();
     if (!chosen) chosen = leanest();
     explain(*chosen);
     return std::move(*chosen);
@@ -172,6 +165,25 @@ class Chooser {
   bool may_part() const {
     return request_.movable.parameter && base_.placements.parameter == Placement::Common &&
            options_.stage == stage_that_shards_parameters();
+  }
+
+  // As the options say, and then in ways that take less where more may leave: until act() says that it is
+  // done. Otherwise the options are as before.
+  template <class Act>
+  bool in_some_way(Act act) {
+    const EngineOptions before = options_;
+    if (act()) return true;
+    // Parameters that ranks share cannot leave: each has its own part then.
+    if (may_part()) {
+      options_.share_parameters = false;
+      if (act()) return true;
+    }
+    if (can_shrink()) {
+      options_.budget_bytes = 0;  // one slab at a time
+      if (act()) return true;
+    }
+    options_ = before;
+    return false;
   }
 
   // What passes through memory on its way to a disk may take more than what leaves: fewer kinds may do
@@ -327,19 +339,23 @@ class Chooser {
   // With as much away as may be, of the kinds that do the best. Throws where that does not fit either.
   TierPlan leanest() {
     std::optional<TierPlan> least;
-    for_kinds([&] {
-      TierPlan found = made_of(search().leanest());
-      if (!least || found.peak_bytes < least->peak_bytes) least = std::move(found);
+    in_some_way([&] {
+      for_kinds([&] {
+        TierPlan found = made_of(search().leanest());
+        if (!least || found.peak_bytes < least->peak_bytes) least = std::move(found);
+      });
+      return false;
     });
     const bool fits = least->peak_bytes <= request_.memory_bytes &&
                       (places_.on_cpu || least->host_bytes <= request_.host_bytes) &&
                       least->disk_bytes <= request_.disk_bytes;
-    if (!fits) fail_with_least(least->peak_bytes);
+    if (!fits) fail_with_least(*least);
     return std::move(*least);
   }
 
-  [[noreturn]] void fail_with_least(int64_t least) const {
-    const RankPlan& rank = base_.rank;
+  [[noreturn]] void fail_with_least(const TierPlan& leanest) const {
+    const RankPlan& rank = leanest.plan.rank;
+    const int64_t least = leanest.peak_bytes;
     if (least > request_.memory_bytes)
       fail(ErrorKind::Config, "offload.memory",
            "a rank's memory is " + human_bytes(request_.memory_bytes) + ", but wherever states are, " +
@@ -434,7 +450,7 @@ void Chooser::explain(TierPlan& result) const {
              " and go " + times(each.go);
   }
   text += trips + ".";
-  if (options_.budget_bytes == 0 && base_.rank.gather_window_bytes > 0)
+  if (result.budget_bytes == 0 && plan.rank.gather_window_bytes > 0)
     text += " Only one slab is resident at a time.";
   if (result.traffic.disk_read_bytes + result.traffic.disk_written_bytes > 0)
     text += " A step reads " + human_bytes(result.traffic.disk_read_bytes) + " from the disk and writes " +
